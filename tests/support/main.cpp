@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the tests of one file (`--file=module/x_test.cpp`), or all. A skipped test fails the run unless
+// `--allow-skips` is given: a test that does not run proves nothing.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <string_view>
+
+namespace {
+
+std::string filter_for(std::string_view file) {
+  std::string filter;
+  const auto& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const auto& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const auto& test = *suite.GetTestInfo(t);
+      if (std::string_view(test.file()).ends_with(file)) {
+        filter += std::string(suite.name()) + "." + test.name() + ":";
+      }
+    }
+  }
+  return filter;
+}
+
+class SkipsFail : public testing::EmptyTestEventListener {
+ public:
+  int skipped = 0;
+
+ private:
+  void OnTestEnd(const testing::TestInfo& test) override { skipped += test.result()->Skipped() ? 1 : 0; }
+};
+
+// Two threads that make a process's first vector-math call at once can get wrong low bits, so the first call is
+// made here, before any rank runs as a thread.
+void warm_up() {
+  auto x = torch::ones({8, 8}, torch::requires_grad());
+  torch::tanh(torch::matmul(x, x)).exp().sum().backward();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  bool allow_skips = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg.starts_with("--file=")) {
+      const auto filter = filter_for(arg.substr(7));
+      if (filter.empty()) {
+        std::fprintf(stderr, "no test in %s\n", argv[i] + 7);
+        return 1;
+      }
+      testing::GTEST_FLAG(filter) = filter;
+    }
+    allow_skips = allow_skips || arg == "--allow-skips";
+  }
+  warm_up();
+  auto* skips = new SkipsFail;
+  testing::UnitTest::GetInstance()->listeners().Append(skips);
+  const int result = RUN_ALL_TESTS();
+  if (skips->skipped > 0 && !allow_skips) {
+    std::fprintf(stderr, "%d skipped tests count as failures here\n", skips->skipped);
+    return 1;
+  }
+  return result;
+}
