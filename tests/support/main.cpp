@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the tests of one file (`--file=module/x_test.cpp`), or all. A skipped test fails the run unless
 // `--allow-skips` is given: a test that does not run proves nothing.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <string>
 #include <string_view>
@@ -35,8 +35,8 @@ class SkipsFail : public testing::EmptyTestEventListener {
 // Two threads that make a process's first vector-math call at once can get wrong low bits, so the first call is
 // made here, before any rank runs as a thread.
 void warm_up() {
-  auto x = torch::ones({8, 8}, torch::requires_grad());
-  torch::tanh(torch::matmul(x, x)).exp().sum().backward();
+  auto x = at::ones({8, 8}).requires_grad_();
+  at::tanh(at::matmul(x, x)).exp().sum().backward();
 }
 
 }  // namespace

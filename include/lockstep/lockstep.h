@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/torch.h>
+
+#include "lockstep/comm/launch.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/error.h"
+#include "lockstep/version.h"
