@@ -3,7 +3,9 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/amp/autocast.h"
 #include "lockstep/comm/launch.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/error.h"
+#include "lockstep/optim/scaled_step.h"
 #include "lockstep/version.h"
