@@ -40,7 +40,8 @@ bool is_dense(const TensorSpec& spec) {
 
 Arena::Arena(const Layout& layout, const std::vector<TensorSpec>& specs, std::optional<at::ScalarType> dtype) {
   for (const auto& group : layout.groups) {
-    flat_.push_back(at::zeros({group.numel}, at::TensorOptions().dtype(dtype.value_or(group.dtype)).device(group.device)));
+    flat_.push_back(
+        at::zeros({group.numel}, at::TensorOptions().dtype(dtype.value_or(group.dtype)).device(group.device)));
   }
   for (std::size_t i = 0; i < specs.size(); ++i) {
     aliases_.push_back(make_alias(layout.slots[i], specs[i]));

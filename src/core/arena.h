@@ -14,11 +14,10 @@ namespace lockstep::core {
 class Arena {
  public:
   /// Allocates zeros for every group; `dtype` overrides the groups' own (masters in fp32).
-  Arena(const Layout& layout, const std::vector<TensorSpec>& specs,
-        std::optional<at::ScalarType> dtype = std::nullopt);
+  Arena(const Layout& layout, const std::vector<TensorSpec>& specs, std::optional<at::ScalarType> dtype = std::nullopt);
 
-  /// The tensor's place as an alias with the tensor's sizes and, where it is dense, its strides. It is no autograd view:
-  /// `detach_()` and LibTorch's `zero_grad` work on it, and it has a version counter of its own.
+  /// The tensor's place as an alias with the tensor's sizes and, where it is dense, its strides. It is no autograd
+  /// view: `detach_()` and LibTorch's `zero_grad` work on it, and it has a version counter of its own.
   const at::Tensor& alias(int index) const { return aliases_[static_cast<std::size_t>(index)]; }
 
   /// Gives the holder of alias `index` a copy of its own and makes a new alias in its place.

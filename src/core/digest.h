@@ -28,7 +28,9 @@ constexpr std::uint64_t word_value(std::uint64_t word, std::uint64_t index) {
 }
 
 /// Appends `next` to an ordered digest.
-constexpr std::uint64_t chain(std::uint64_t digest, std::uint64_t next) { return mix(digest * 31 + next); }
+constexpr std::uint64_t chain(std::uint64_t digest, std::uint64_t next) {
+  return mix(digest * 31 + next);
+}
 
 std::uint64_t digest_bytes(std::span<const std::byte> bytes);
 

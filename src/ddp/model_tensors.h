@@ -9,8 +9,8 @@
 
 namespace lockstep::ddp {
 
-/// The tensors that take part: ignored names and undefined tensors left out, a shared tensor once, under its first name.
-/// Throws InputError where a name to ignore does not exist.
+/// The tensors that take part: ignored names and undefined tensors left out, a shared tensor once, under its first
+/// name. Throws InputError where a name to ignore does not exist.
 ModelTensors participating(const ModelTensors& all, const std::vector<std::string>& ignore);
 
 /// Those of them that are trained.

@@ -11,27 +11,31 @@ namespace {
 
 constexpr std::int64_t kMessageBytes = 64 << 20;
 
-/// Tensors of one dtype and device, together at most kMessageBytes (or one larger tensor).
+/// Tensors of one device that travel as one row of bytes, at most kMessageBytes (or one larger tensor).
 struct Message {
   std::vector<at::Tensor> tensors;
   std::int64_t bytes = 0;
 
   bool has_room_for(const at::Tensor& t) const {
-    return tensors[0].scalar_type() == t.scalar_type() && tensors[0].device() == t.device() &&
-           bytes + static_cast<std::int64_t>(t.nbytes()) <= kMessageBytes;
+    return tensors[0].device() == t.device() && bytes + static_cast<std::int64_t>(t.nbytes()) <= kMessageBytes;
   }
 };
 
 std::vector<Message> messages_of(const std::vector<NamedTensor>& tensors) {
   std::vector<Message> messages;
   for (const auto& named : tensors) {
-    auto place = std::find_if(messages.begin(), messages.end(),
-                              [&](const Message& m) { return m.has_room_for(named.tensor); });
+    auto place =
+        std::find_if(messages.begin(), messages.end(), [&](const Message& m) { return m.has_room_for(named.tensor); });
     if (place == messages.end()) {
       place = messages.insert(place, Message{});
     }
     place->tensors.push_back(named.tensor);
     place->bytes += static_cast<std::int64_t>(named.tensor.nbytes());
+  }
+  for (auto& message : messages) {
+    // Wide elements first: then each tensor starts at a multiple of its element size.
+    std::stable_sort(message.tensors.begin(), message.tensors.end(),
+                     [](const at::Tensor& a, const at::Tensor& b) { return a.element_size() > b.element_size(); });
   }
   return messages;
 }
@@ -39,15 +43,16 @@ std::vector<Message> messages_of(const std::vector<NamedTensor>& tensors) {
 at::Tensor flatten(const Message& message) {
   std::vector<at::Tensor> parts;
   std::transform(message.tensors.begin(), message.tensors.end(), std::back_inserter(parts),
-                 [](const at::Tensor& t) { return t.detach().reshape({-1}); });
+                 [](const at::Tensor& t) { return t.detach().reshape({-1}).view(at::kByte); });
   return at::cat(parts);
 }
 
 void unflatten(const at::Tensor& flat, const Message& message) {
   std::int64_t offset = 0;
   for (const auto& tensor : message.tensors) {
-    tensor.copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-    offset += tensor.numel();
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    tensor.copy_(flat.narrow(0, offset, bytes).view(tensor.scalar_type()).view(tensor.sizes()));
+    offset += bytes;
   }
 }
 

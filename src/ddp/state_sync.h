@@ -7,7 +7,7 @@
 
 namespace lockstep::ddp {
 
-/// Collective. Small tensors travel together, a flat message per (dtype, device), in logical order: ranks may lay a
+/// Collective. Small tensors travel together, a flat message per device, in logical order: ranks may lay a
 /// tensor out differently. Values are written in place and bump version counters on every rank but `root`.
 void broadcast_tensors(const World& world, const std::vector<NamedTensor>& tensors, int root, const std::string& label);
 

@@ -50,11 +50,10 @@ std::string line_or_nothing(const std::vector<std::string>& all, std::size_t ind
   while (i < theirs.size() && i < first.size() && theirs[i] == first[i]) {
     ++i;
   }
-  core::fail("ddp.construct",
-             {str("the model of rank ", rank, " differs from rank 0's at tensor ", i, " (", theirs.size(),
-                  " tensors against ", first.size(), ")"),
-              line_or_nothing(theirs, i), str(line_or_nothing(first, i), " as on rank 0"),
-              "build the same model on every rank"});
+  core::fail("ddp.construct", {str("the model of rank ", rank, " differs from rank 0's at tensor ", i, " (",
+                                   theirs.size(), " tensors against ", first.size(), ")"),
+                               line_or_nothing(theirs, i), str(line_or_nothing(first, i), " as on rank 0"),
+                               "build the same model on every rank"});
 }
 
 std::string fingerprint(const std::string& text) {

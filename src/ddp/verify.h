@@ -8,7 +8,8 @@
 namespace lockstep::ddp {
 
 /// Collective. `local_error` is what this rank found wrong with its own model (empty: nothing). Every rank throws the
-/// same InputError where a rank has such an error or where descriptions differ; the first difference to rank 0 is named.
+/// same InputError where a rank has such an error or where descriptions differ; the first difference to rank 0 is
+/// named.
 void verify_across_ranks(const World& world, const ModelTensors& tensors, const std::string& local_error);
 
 }  // namespace lockstep::ddp

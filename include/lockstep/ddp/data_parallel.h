@@ -91,7 +91,7 @@ class LOCKSTEP_API DataParallelBase {
   /// While the guard lives, a backward pass that starts adds to `.grad` on this rank only and nothing is sent. It is
   /// the backward pass that counts, not the forward. Guards nest and survive exceptions. The first backward pass
   /// outside reduces what has been accumulated, parameters that only the quiet passes used included.
-  class LOCKSTEP_API [[nodiscard]] NoSync {
+  class LOCKSTEP_API NoSync {
    public:
     explicit NoSync(std::shared_ptr<ddp::Replica> replica);
     NoSync(NoSync&&) noexcept = default;
@@ -101,7 +101,7 @@ class LOCKSTEP_API DataParallelBase {
    private:
     std::shared_ptr<ddp::Replica> replica_;
   };
-  NoSync no_sync() const;
+  [[nodiscard]] NoSync no_sync() const;
 
   const World& world() const;
   /// Copies `root`'s parameters and buffers to all ranks, now. Collective.
@@ -167,8 +167,8 @@ class DistributedDataParallel : public DataParallelBase {
  public:
   DistributedDataParallel(Model& model, const World& world, const DataParallelOptions& options = {})
       : DataParallelBase(lister(model), world, options), kept_(ddp::Kept<Model>::keep(model)) {}
-  DistributedDataParallel(Model&& model, const World& world, const DataParallelOptions& options = {})
-    requires(!ddp::Kept<Model>::kByReference)
+  DistributedDataParallel(Model&& model, const World& world,
+                          const DataParallelOptions& options = {}) requires(!ddp::Kept<Model>::kByReference)
       : DistributedDataParallel(model, world, options) {}
 
   auto& module() { return ddp::Kept<Model>::module(kept_); }
@@ -186,9 +186,7 @@ class DistributedDataParallel : public DataParallelBase {
 
  private:
   static std::function<ModelTensors()> lister(Model& model) {
-    return [kept = ddp::Kept<Model>::keep(model)]() mutable {
-      return ddp::tensors_of(ddp::Kept<Model>::module(kept));
-    };
+    return [kept = ddp::Kept<Model>::keep(model)]() mutable { return ddp::tensors_of(ddp::Kept<Model>::module(kept)); };
   }
 
   typename ddp::Kept<Model>::Type kept_;

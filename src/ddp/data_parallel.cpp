@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/ddp/data_parallel.h"
+
+#include "ddp/proof.h"
+#include "ddp/replica.h"
+
+namespace lockstep {
+
+DataParallelBase::DataParallelBase(std::function<ModelTensors()> list, const World& world,
+                                   const DataParallelOptions& options)
+    : replica_(std::make_shared<ddp::Replica>(std::move(list), world, options)) {}
+
+DataParallelBase::DataParallelBase(ModelTensors tensors, const World& world, const DataParallelOptions& options)
+    : DataParallelBase([tensors = std::move(tensors)] { return tensors; }, world, options) {}
+
+DataParallelBase::DataParallelBase(DataParallelBase&&) noexcept = default;
+DataParallelBase& DataParallelBase::operator=(DataParallelBase&&) noexcept = default;
+DataParallelBase::~DataParallelBase() = default;
+
+DataParallelBase::NoSync::NoSync(std::shared_ptr<ddp::Replica> replica) : replica_(std::move(replica)) {
+  replica_->reducer().add_silence(1);
+}
+
+DataParallelBase::NoSync::~NoSync() {
+  if (replica_) {
+    replica_->reducer().add_silence(-1);
+  }
+}
+
+DataParallelBase::NoSync DataParallelBase::no_sync() const {
+  return NoSync(replica_);
+}
+const World& DataParallelBase::world() const {
+  return replica_->world();
+}
+void DataParallelBase::broadcast_now(int root) const {
+  replica_->broadcast(root);
+}
+std::uint64_t DataParallelBase::digest() const {
+  return ddp::combined_digest(replica_->tensors());
+}
+std::string DataParallelBase::difference() const {
+  return ddp::first_difference(world(), replica_->tensors());
+}
+DataParallelStatistics DataParallelBase::statistics() const {
+  return replica_->reducer().statistics();
+}
+std::string DataParallelBase::describe() const {
+  return replica_->reducer().describe();
+}
+
+}  // namespace lockstep

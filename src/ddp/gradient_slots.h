@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves gradients between `.grad` and the arena. One read and one write per element: autograd's buffer is read, scaled
+// into the arena, and dropped; `.grad` then names the arena.
+#pragma once
+
+#include <vector>
+
+#include "core/arena.h"
+#include "lockstep/ddp/data_parallel.h"
+
+namespace lockstep::ddp {
+
+class GradientSlots {
+ public:
+  /// Gradients are multiplied by `scale` on their way into the arena.
+  GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits, double scale);
+
+  const core::Layout& layout() const { return layout_; }
+  int size() const { return static_cast<int>(parameters_.size()); }
+  const std::string& name(int index) const { return parameters_[static_cast<std::size_t>(index)].name; }
+  const at::Tensor& parameter(int index) const { return parameters_[static_cast<std::size_t>(index)].tensor; }
+
+  /// Moves `.grad` into its slot and leaves it undefined, so that a later gradient of the same pass arrives alone and
+  /// is added. An undefined gradient leaves zeros. Returns whether there was a gradient. Throws InputError where dtype,
+  /// device or shape are no longer those of the layout.
+  bool take(int index);
+  bool taken(int index) const { return taken_[static_cast<std::size_t>(index)]; }
+
+  /// Makes `.grad` an alias of the slot.
+  void publish(int index);
+
+  /// Elements of a bucket, one-dimensional.
+  at::Tensor bucket(int index) const;
+
+  void begin();
+
+ private:
+  void check_gradient(int index, const at::Tensor& grad) const;
+  void write(int index, const at::Tensor& grad);
+
+  std::vector<NamedTensor> parameters_;
+  std::vector<core::TensorSpec> specs_;
+  core::Layout layout_;
+  core::Arena arena_;
+  at::Tensor scale_;  // a wrapped number: it never promotes the dtype of what it multiplies
+  std::vector<bool> taken_;
+};
+
+}  // namespace lockstep::ddp

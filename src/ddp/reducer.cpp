@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/reducer.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/check.h"
+
+namespace lockstep::ddp {
+namespace {
+
+using core::Problem;
+using core::str;
+namespace ag = torch::autograd;
+
+class GradientHook : public ag::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<Reducer> reducer, int index) : reducer_(std::move(reducer)), index_(index) {}
+
+  void operator()(const at::Tensor& /*parameter*/) override {
+    if (const auto reducer = reducer_.lock()) {
+      reducer->on_gradient(index_);
+    }
+  }
+
+ private:
+  std::weak_ptr<Reducer> reducer_;
+  int index_;
+};
+
+core::BucketLimits limits_of(const DataParallelOptions& options) {
+  constexpr double kMiB = 1 << 20;
+  return {static_cast<std::int64_t>(options.first_bucket_mb * kMiB),
+          static_cast<std::int64_t>(options.bucket_cap_mb * kMiB)};
+}
+
+}  // namespace
+
+Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters, const DataParallelOptions& options,
+                 Calls calls)
+    : world_(world),
+      options_(options),
+      calls_(std::move(calls)),
+      slots_(parameters, limits_of(options), 1.0 / world.size()),
+      queue_(slots_.layout(), options.overlap),
+      used_(parameters.size(), false),
+      used_anywhere_(parameters.size(), false),
+      left_alone_(parameters.size()) {
+  for (std::size_t b = 0; b < slots_.layout().buckets.size(); ++b) {
+    labels_.push_back(str("gradient bucket ", b));
+  }
+  statistics_.buckets = static_cast<std::int64_t>(labels_.size());
+}
+
+Reducer::~Reducer() {
+  for (int i = 0; i < slots_.size(); ++i) {
+    ag::impl::set_post_acc_grad_hooks(slots_.parameter(i), nullptr);
+  }
+}
+
+void Reducer::attach() {
+  for (int i = 0; i < slots_.size(); ++i) {
+    ag::impl::set_post_acc_grad_hooks(slots_.parameter(i), std::make_unique<GradientHook>(weak_from_this(), i));
+  }
+}
+
+void Reducer::add_silence(int change) {
+  const std::lock_guard lock(mutex_);
+  silences_ += change;
+}
+
+void Reducer::raise(const Problem& problem) const {
+  const auto text = core::message("ddp.backward", problem);
+  if (world_.size() > 1) {
+    world_.fail(text);
+    world_.check();
+  }
+  throw InputError(text);
+}
+
+void Reducer::begin() {
+  world_.check();
+  quiet_ = silences_ > 0;
+  if (!quiet_) {
+    calls_.before();
+  }
+  queue_.begin();
+  slots_.begin();
+  works_.clear();
+  notify_at_end_of_backward(weak_from_this());
+  running_ = true;
+}
+
+void Reducer::reset() {
+  running_ = false;
+  works_.clear();
+  std::fill(left_alone_.begin(), left_alone_.end(), at::Tensor());
+}
+
+void Reducer::on_gradient(int index) {
+  const std::lock_guard lock(mutex_);
+  if (!running_) {
+    begin();
+  }
+  const bool in_time = queue_.fired(index);
+  if (quiet_) {
+    used_[static_cast<std::size_t>(index)] =
+        used_[static_cast<std::size_t>(index)] || slots_.parameter(index).grad().defined();
+    return;
+  }
+  if (!in_time) {
+    raise_late(index);
+  }
+  if (slots_.take(index)) {
+    used_[static_cast<std::size_t>(index)] = true;
+  }
+  launch_ready();
+}
+
+void Reducer::raise_late(int index) const {
+  raise({str("parameter ", slots_.name(index), " got another gradient after its bucket had been sent"),
+         str("gradient number ", queue_.fires(index), " of this backward pass"),
+         str("at most ", queue_.expected(index), " as in the passes before"),
+         "set overlap = false for graphs whose re-entrant passes vary from step to step"});
+}
+
+void Reducer::launch_ready() {
+  for (int bucket = queue_.pop_ready(); bucket >= 0; bucket = queue_.pop_ready()) {
+    launch(bucket);
+  }
+}
+
+void Reducer::launch(int bucket) {
+  const auto slice = slots_.bucket(bucket);
+  // Step and bucket are part of what ranks compare: a rank that skips a step is never paired with the next one.
+  const auto tag = step_ * static_cast<std::uint32_t>(labels_.size() + 1) + static_cast<std::uint32_t>(bucket);
+  works_.push_back(world_.all_reduce(slice, ReduceOp::Sum, {labels_[static_cast<std::size_t>(bucket)], tag}));
+  ++statistics_.all_reduces;
+  statistics_.bytes_reduced += slice.nbytes();
+}
+
+void Reducer::backward_done() {
+  const std::lock_guard lock(mutex_);
+  try {
+    quiet_ ? end_quiet() : end_reduced();
+  } catch (...) {
+    reset();
+    throw;
+  }
+  queue_.learn();
+  reset();
+}
+
+void Reducer::backward_failed() noexcept {
+  const std::lock_guard lock(mutex_);
+  // Buckets already sent stay in flight; their tensors belong to the arena and are overwritten by the next pass only
+  // after its own reductions, which are ordered behind these.
+  reset();
+}
+
+void Reducer::end_quiet() {
+  ++statistics_.quiet_backwards;
+}
+
+void Reducer::end_reduced() {
+  settle_unused();
+  for (int bucket = queue_.pop_any(); bucket >= 0; bucket = queue_.pop_any()) {
+    launch(bucket);
+  }
+  if (options_.unused == UnusedParameters::Detect) {
+    reduce_usage();
+  }
+  wait_for_buckets();
+  publish();
+  calls_.after();
+  ++step_;
+  ++statistics_.reduced_backwards;
+  std::fill(used_.begin(), used_.end(), false);
+}
+
+void Reducer::settle_unused() {
+  statistics_.unused.clear();
+  for (int i = 0; i < slots_.size(); ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    if (slots_.taken(i)) {
+      continue;
+    }
+    auto& grad = slots_.parameter(i).mutable_grad();
+    if (!used_[index]) {
+      statistics_.unused.push_back(slots_.name(i));
+      // What an earlier pass left in `.grad` still takes part, but must come back if no rank adds to it.
+      left_alone_[index] = grad.defined() ? grad.clone() : grad;
+    }
+    slots_.take(i);
+  }
+  if (options_.unused == UnusedParameters::Error && !statistics_.unused.empty()) {
+    raise_unused();
+  }
+}
+
+void Reducer::raise_unused() const {
+  std::string names;
+  for (std::size_t i = 0; i < statistics_.unused.size() && i < 8; ++i) {
+    names += (i == 0 ? "" : ", ") + statistics_.unused[i];
+  }
+  if (statistics_.unused.size() > 8) {
+    names += str(" and ", statistics_.unused.size() - 8, " more");
+  }
+  raise({str("no gradient for parameters of rank ", world_.rank(), " in step ", step_, ": ", names), "", "",
+         "let every parameter take part in the loss, freeze it before wrapping, or set unused = Detect"});
+}
+
+void Reducer::reduce_usage() {
+  const auto device = slots_.layout().groups.front().device;
+  auto flags = at::zeros({slots_.size()}, at::kInt);
+  for (int i = 0; i < slots_.size(); ++i) {
+    flags.mutable_data_ptr<int>()[i] = used_[static_cast<std::size_t>(i)] ? 1 : 0;
+  }
+  auto shared = flags.to(device);
+  const auto tag = (step_ + 1) * static_cast<std::uint32_t>(labels_.size() + 1) - 1;
+  world_.all_reduce(shared, ReduceOp::Max, {"parameter usage", tag}).wait();
+  flags = shared.cpu();
+  for (int i = 0; i < slots_.size(); ++i) {
+    used_anywhere_[static_cast<std::size_t>(i)] = flags.const_data_ptr<int>()[i] != 0;
+  }
+}
+
+void Reducer::wait_for_buckets() {
+  const auto start = std::chrono::steady_clock::now();
+  for (auto& work : works_) {
+    work.wait();
+  }
+  statistics_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Reducer::publish() {
+  const bool all = options_.unused == UnusedParameters::Error;
+  for (int i = 0; i < slots_.size(); ++i) {
+    if (all || used_anywhere_[static_cast<std::size_t>(i)]) {
+      slots_.publish(i);
+    } else {
+      slots_.parameter(i).mutable_grad() = left_alone_[static_cast<std::size_t>(i)];
+    }
+  }
+}
+
+DataParallelStatistics Reducer::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+std::string Reducer::describe() const {
+  std::ostringstream out;
+  const auto& layout = slots_.layout();
+  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& bucket = layout.buckets[b];
+    const auto& group = layout.groups[static_cast<std::size_t>(bucket.group)];
+    const auto bytes = (bucket.end - bucket.begin) * static_cast<std::int64_t>(c10::elementSize(group.dtype));
+    out << "bucket " << b << ": " << c10::toString(group.dtype) << " on " << group.device << ", " << bytes << " bytes:";
+    for (const int tensor : bucket.tensors) {
+      out << ' ' << slots_.name(tensor);
+    }
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the first gradient of a backward pass to averaged gradients at its end.
+//
+//   hook (one per parameter) -> slot in the arena -> bucket whole -> all-reduce -> end of backward: wait, publish
+//
+// Hooks run on autograd's threads and the end of backward on one of them or the caller's, so all state is under one
+// mutex, held for microseconds while backward runs.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "ddp/backward_end.h"
+#include "ddp/bucket_queue.h"
+#include "ddp/gradient_slots.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/ddp/data_parallel.h"
+
+namespace lockstep::ddp {
+
+class Reducer : public BackwardListener, public std::enable_shared_from_this<Reducer> {
+ public:
+  /// What the owner wants to do at both ends of a pass that reduces. Both may throw; `before` runs on the first
+  /// gradient.
+  struct Calls {
+    std::function<void()> before;
+    std::function<void()> after;
+  };
+
+  Reducer(const World& world, const std::vector<NamedTensor>& parameters, const DataParallelOptions& options,
+          Calls calls);
+  ~Reducer() override;
+
+  /// Hangs the hooks on the parameters. Separate from construction, since hooks refer to a shared pointer.
+  void attach();
+
+  /// Passes that start while at least one silence is in force stay on this rank.
+  void add_silence(int change);
+
+  void on_gradient(int index);
+  void backward_done() override;
+  void backward_failed() noexcept override;
+
+  DataParallelStatistics statistics() const;
+  std::string describe() const;
+
+ private:
+  void begin();
+  void reset();
+  void launch(int bucket);
+  void launch_ready();
+  void end_quiet();
+  void end_reduced();
+  void settle_unused();
+  void reduce_usage();
+  void wait_for_buckets();
+  void publish();
+  [[noreturn]] void raise(const core::Problem& problem) const;
+  void raise_late(int index) const;
+  void raise_unused() const;
+
+  World world_;
+  DataParallelOptions options_;
+  Calls calls_;
+  GradientSlots slots_;
+  BucketQueue queue_;
+  std::vector<std::string> labels_;  // per bucket
+
+  mutable std::mutex mutex_;
+  int silences_ = 0;
+  bool running_ = false;  // between the first gradient of a pass and its end
+  bool quiet_ = false;
+  std::uint32_t step_ = 0;
+  std::vector<Work> works_;
+  std::vector<bool> used_;  // per parameter: had a gradient since the last reduced pass
+  std::vector<bool> used_anywhere_;
+  std::vector<at::Tensor> left_alone_;  // gradients of parameters this rank did not use
+  DataParallelStatistics statistics_;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/replica.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include "core/check.h"
+#include "ddp/model_tensors.h"
+#include "ddp/proof.h"
+#include "ddp/state_sync.h"
+#include "ddp/verify.h"
+
+namespace lockstep::ddp {
+namespace {
+
+using core::Problem;
+using core::str;
+
+constexpr const char* kConstruct = "ddp.construct";
+
+void check_limits(const DataParallelOptions& options) {
+  core::check(options.bucket_cap_mb > 0 && options.first_bucket_mb > 0, kConstruct, [&] {
+    return Problem{"bucket limits must be positive", str(options.first_bucket_mb, " and ", options.bucket_cap_mb),
+                   "sizes in MiB"};
+  });
+}
+
+void check_not_wrapped(const NamedTensor& parameter) {
+  core::check(torch::autograd::impl::post_acc_grad_hooks(parameter.tensor) == nullptr, kConstruct, [&] {
+    return Problem{str("parameter ", parameter.name, " has a post-accumulate-grad hook already"), "", "",
+                   "wrap a model once, and destroy an earlier wrapper first"};
+  });
+}
+
+}  // namespace
+
+Replica::Replica(std::function<ModelTensors()> list, const World& world, const DataParallelOptions& options)
+    : list_(std::move(list)), world_(world), options_(options) {
+  const auto problem = local_problem();
+  if (options_.init_sync) {
+    verify_across_ranks(world_, problem.empty() ? tensors() : ModelTensors{}, problem);
+    synchronise();
+  } else if (!problem.empty()) {
+    throw InputError(problem);
+  }
+  trained_ = trainable(tensors().parameters);
+  reducer_ = std::make_shared<Reducer>(
+      world_, trained_, options_,
+      Reducer::Calls{[this] { check_parameters_unchanged(); }, [this] { broadcast_buffers(); }});
+  reducer_->attach();
+}
+
+ModelTensors Replica::tensors() const {
+  return participating(list_(), options_.ignore);
+}
+
+std::string Replica::local_problem() const {
+  try {
+    check_limits(options_);
+    const auto trained = trainable(tensors().parameters);
+    core::check(!trained.empty(), kConstruct, [] {
+      return Problem{"no parameter of the model requires a gradient", "", "",
+                     "a model that is not trained needs no DistributedDataParallel"};
+    });
+    for (const auto& parameter : trained) {
+      check_not_wrapped(parameter);
+    }
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+void Replica::synchronise() const {
+  broadcast(0);
+  const auto difference = first_difference(world_, tensors());
+  core::check(difference.empty(), kConstruct, [&] {
+    return Problem{str("replicas are not equal after the broadcast: ", difference), "", "",
+                   "a hook or another thread writes to the model, or memory is faulty"};
+  });
+}
+
+void Replica::broadcast(int root) const {
+  const auto all = tensors();
+  auto both = all.parameters;
+  both.insert(both.end(), all.buffers.begin(), all.buffers.end());
+  broadcast_tensors(world_, both, root, "model state");
+}
+
+void Replica::broadcast_buffers() const {
+  if (options_.broadcast_buffers && world_.size() > 1) {
+    broadcast_tensors(world_, tensors().buffers, 0, "buffers");
+  }
+}
+
+void Replica::check_parameters_unchanged() const {
+  const auto now = trainable(tensors().parameters);
+  std::size_t i = 0;
+  while (i < now.size() && i < trained_.size() && now[i].tensor.is_same(trained_[i].tensor)) {
+    ++i;
+  }
+  if (i == now.size() && i == trained_.size()) {
+    return;
+  }
+  const auto& name = i < trained_.size() ? trained_[i].name : now[i].name;
+  const auto text = core::message("ddp.backward", {str("parameter ", name,
+                                                       " was replaced, frozen, unfrozen, added or "
+                                                       "removed after the model was wrapped"),
+                                                   "", "", "wrap the model again after such a change"});
+  if (world_.size() > 1) {
+    world_.fail(text);
+    world_.check();
+  }
+  throw InputError(text);
+}
+
+}  // namespace lockstep::ddp
