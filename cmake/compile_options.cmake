@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-# One function gives every target of the project its language level, warnings and sanitizers.
+# One function gives every target of the project its language level, warnings and visibility. All get the same flags,
+# so that programs can share a precompiled header with libraries.
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+set(_warnings -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual)
+if(LOCKSTEP_WERROR)
+  list(APPEND _warnings -Werror)
 endif()
-set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-
-find_program(LOCKSTEP_CCACHE ccache)
-if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # A precompiled header carries time stamps; without the sloppiness every build would miss the cache.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${LOCKSTEP_CCACHE})
+# Line tables name the line in a stack trace; full type information made each compilation half as long again and
+# objects ten times as large. -fpch-preprocess lets ccache see through the precompiled header.
+set(LOCKSTEP_CXX_FLAGS -fPIC ${_warnings} -fpch-preprocess -g1)
+# nvcc passes -Xcompiler's list to g++. Its generated code knows nothing of -Wconversion or -Wshadow.
+set(LOCKSTEP_CUDA_FLAGS -lineinfo --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra)
+if(LOCKSTEP_WERROR)
+  list(APPEND LOCKSTEP_CUDA_FLAGS --Werror=all-warnings)
 endif()
 
 function(lockstep_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
-    CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  # -fPIC for programs too, so that they can share a precompiled header with libraries.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>
-                                           $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC>)
+    CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual>
-    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${LOCKSTEP_WERROR}>>:-Werror>
-    $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -g1>)
-  if(LOCKSTEP_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
-    target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
-  endif()
+    "$<$<COMPILE_LANGUAGE:CXX>:${LOCKSTEP_CXX_FLAGS}>" "$<$<COMPILE_LANGUAGE:CUDA>:${LOCKSTEP_CUDA_FLAGS}>")
+  lockstep_sanitize(${target})
 endfunction()

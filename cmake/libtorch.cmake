@@ -1,87 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
 # Imported targets made from a torch folder: a wheel's `torch` package or an unpacked LibTorch zip.
 #
-#   lockstep::torch_cpu   headers, libtorch_cpu and libc10
-#   lockstep::torch_cuda  the same with libtorch_cuda and libc10_cuda
+#   lockstep::torch_headers  include folders and definitions, nothing to link
+#   lockstep::torch_cpu      the same with libtorch_cpu and libc10
+#   lockstep::torch_cuda     the same with libtorch_cuda, libc10_cuda and the CUDA runtime
 #
+#   lockstep_import_torch(FROM <version> BELOW <version> CUDA <bool> HINTS <folder or pattern>...)
+#
+# takes the folder from LOCKSTEP_TORCH (cache, else environment). Where that is not set it takes the first usable one of
+# the active python3's torch and the hints, and remembers it in the cache. It sets LOCKSTEP_TORCH_VERSION.
 # Torch's own CMake package is not used: that of a CUDA wheel demands a CUDA toolkit even for CPU work.
-# The folder is the first of: LOCKSTEP_TORCH (cache or environment), the project's .venv, the active python3.
 
+set(_lockstep_cmake_dir "${CMAKE_CURRENT_LIST_DIR}")
 set(LOCKSTEP_TORCH "$ENV{LOCKSTEP_TORCH}" CACHE PATH "Torch folder (the one that holds lib/libtorch_cpu.so)")
 
-function(_lockstep_find_torch out)
-  if(LOCKSTEP_TORCH)
-    set(${out} "${LOCKSTEP_TORCH}" PARENT_SCOPE)
-    return()
+# The version in the folder's headers (a zip has no Python files to ask), or nothing.
+function(_lockstep_torch_version folder out)
+  set(${out} "" PARENT_SCOPE)
+  foreach(header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    if(EXISTS "${folder}/include/${header}")
+      file(STRINGS "${folder}/include/${header}" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+      string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+      string(REPLACE ";" "." version "${numbers}")
+      set(${out} "${version}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# Why the folder cannot be used, or nothing.
+function(_lockstep_torch_fault folder from below cuda out)
+  _lockstep_torch_version("${folder}" version)
+  set(fault "")
+  if(NOT EXISTS "${folder}/lib/libtorch_cpu.so" OR NOT version)
+    set(fault "it holds no lib/libtorch_cpu.so with headers")
+  elseif(version VERSION_LESS from OR NOT version VERSION_LESS below)
+    set(fault "it is torch ${version}, outside the supported range (at least ${from}, below ${below})")
+  elseif(NOT EXISTS "${folder}/include/torch/csrc/distributed/c10d/ProcessGroupGloo.hpp")
+    set(fault "it was built without torch.distributed")
+  elseif(cuda AND NOT EXISTS "${folder}/lib/libtorch_cuda.so")
+    set(fault "it has no CUDA part (lib/libtorch_cuda.so)")
+  else()
+    file(STRINGS "${folder}/lib/libc10.so" new_strings REGEX "__cxx11" LIMIT_COUNT 1)
+    if(NOT new_strings)
+      set(fault "it was built with the std::string of before C++11, which cannot be linked with today's")
+    endif()
   endif()
-  file(GLOB local "${CMAKE_CURRENT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
-  if(local)
-    list(GET local 0 found)
-    set(${out} "${found}" PARENT_SCOPE)
-    return()
-  endif()
+  set(${out} "${fault}" PARENT_SCOPE)
+endfunction()
+
+function(_lockstep_torch_candidates out)
   execute_process(
     COMMAND python3 -c "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  set(${out} "${found}" PARENT_SCOPE)
+    OUTPUT_VARIABLE active OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  file(GLOB hinted ${ARGN})
+  set(${out} ${active} ${hinted} PARENT_SCOPE)
 endfunction()
 
-_lockstep_find_torch(LOCKSTEP_TORCH_DIR)
-if(NOT EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "No LibTorch found (looked in '${LOCKSTEP_TORCH_DIR}'). "
-    "Run scripts/setup, or set LOCKSTEP_TORCH to a folder that holds lib/libtorch_cpu.so.")
-endif()
-
-# The version is read from the header, so that a zip without Python files works too.
-set(LOCKSTEP_TORCH_INCLUDE "${LOCKSTEP_TORCH_DIR}/include")
-set(_version_header "${LOCKSTEP_TORCH_INCLUDE}/torch/headeronly/version.h")
-if(NOT EXISTS "${_version_header}")
-  set(_version_header "${LOCKSTEP_TORCH_INCLUDE}/torch/csrc/api/include/torch/version.h")
-endif()
-file(READ "${_version_header}" _version_text)
-string(REGEX MATCH "TORCH_VERSION_MAJOR ([0-9]+)" _ "${_version_text}")
-set(_major "${CMAKE_MATCH_1}")
-string(REGEX MATCH "TORCH_VERSION_MINOR ([0-9]+)" _ "${_version_text}")
-set(_minor "${CMAKE_MATCH_1}")
-string(REGEX MATCH "TORCH_VERSION_PATCH ([0-9]+)" _ "${_version_text}")
-set(LOCKSTEP_TORCH_FOUND_VERSION "${_major}.${_minor}.${CMAKE_MATCH_1}")
-if(LOCKSTEP_TORCH_FOUND_VERSION VERSION_LESS 2.11 OR LOCKSTEP_TORCH_FOUND_VERSION VERSION_GREATER_EQUAL 2.16)
-  message(FATAL_ERROR "LibTorch in ${LOCKSTEP_TORCH_DIR} is ${LOCKSTEP_TORCH_FOUND_VERSION}; "
-    "Lockstep supports 2.11 to 2.15. Point LOCKSTEP_TORCH at another folder.")
-endif()
-message(STATUS "LibTorch ${LOCKSTEP_TORCH_FOUND_VERSION} in ${LOCKSTEP_TORCH_DIR}")
-
-function(_lockstep_import name library)
-  add_library(${name} SHARED IMPORTED GLOBAL)
-  set_target_properties(${name} PROPERTIES
-    IMPORTED_LOCATION "${LOCKSTEP_TORCH_DIR}/lib/${library}" IMPORTED_NO_SONAME OFF
-    IMPORTED_SONAME "${library}")
-endfunction()
-
-_lockstep_import(lockstep_c10 libc10.so)
-_lockstep_import(lockstep_torch_cpu_library libtorch_cpu.so)
-
-add_library(lockstep_torch_cpu INTERFACE)
-add_library(lockstep::torch_cpu ALIAS lockstep_torch_cpu)
-target_include_directories(lockstep_torch_cpu SYSTEM INTERFACE
-  "${LOCKSTEP_TORCH_INCLUDE}" "${LOCKSTEP_TORCH_INCLUDE}/torch/csrc/api/include")
-target_compile_definitions(lockstep_torch_cpu INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-target_link_libraries(lockstep_torch_cpu INTERFACE lockstep_torch_cpu_library lockstep_c10)
-# libtorch_cpu of a CUDA wheel names symbols of libraries that a CPU program never touches.
-target_link_options(lockstep_torch_cpu INTERFACE
-  -Wl,--allow-shlib-undefined "-Wl,-rpath,${LOCKSTEP_TORCH_DIR}/lib")
-
-if(LOCKSTEP_CUDA)
-  if(NOT EXISTS "${LOCKSTEP_TORCH_DIR}/lib/libtorch_cuda.so")
-    message(FATAL_ERROR "LibTorch in ${LOCKSTEP_TORCH_DIR} has no CUDA part (lib/libtorch_cuda.so is missing); "
-      "configure the cpu preset, or point LOCKSTEP_TORCH at a CUDA build.")
+# The first usable folder goes to LOCKSTEP_TORCH in the cache; none is an error that tells what was seen.
+function(_lockstep_choose_torch from below cuda)
+  set(candidates "${LOCKSTEP_TORCH}")
+  if(NOT candidates)
+    _lockstep_torch_candidates(candidates ${ARGN})
   endif()
-  _lockstep_import(lockstep_c10_cuda libc10_cuda.so)
-  _lockstep_import(lockstep_torch_cuda_library libtorch_cuda.so)
-  add_library(lockstep_torch_cuda INTERFACE)
-  add_library(lockstep::torch_cuda ALIAS lockstep_torch_cuda)
-  target_compile_definitions(lockstep_torch_cuda INTERFACE USE_C10D_NCCL)
-  # Kernels register themselves when the library loads, so it stays linked even if no symbol is named.
-  target_link_libraries(lockstep_torch_cuda INTERFACE lockstep_torch_cpu
-    -Wl,--no-as-needed lockstep_torch_cuda_library lockstep_c10_cuda -Wl,--as-needed CUDA::cudart)
-endif()
+  set(seen "")
+  foreach(folder IN LISTS candidates)
+    _lockstep_torch_fault("${folder}" ${from} ${below} "${cuda}" fault)
+    if(NOT fault)
+      set(LOCKSTEP_TORCH "${folder}" CACHE PATH "" FORCE)
+      return()
+    endif()
+    string(APPEND seen "  ${folder}: ${fault}\n")
+  endforeach()
+  message(FATAL_ERROR "No usable LibTorch.\n${seen}"
+    "Run scripts/setup, or set LOCKSTEP_TORCH to a folder that holds lib/libtorch_cpu.so.")
+endfunction()
+
+# CUDA's runtime is part of the interface, so toolkit and torch must be of one major version.
+function(_lockstep_check_cuda_major)
+  file(STRINGS "${LOCKSTEP_TORCH}/lib/libc10_cuda.so" runtime REGEX "libcudart.*\\.so\\.[0-9]+" LIMIT_COUNT 1)
+  string(REGEX MATCH "\\.so\\.([0-9]+)" _ "${runtime}")
+  if(NOT CMAKE_MATCH_1 STREQUAL CUDAToolkit_VERSION_MAJOR)
+    message(FATAL_ERROR "LibTorch in ${LOCKSTEP_TORCH} was built for CUDA ${CMAKE_MATCH_1}, "
+      "but the CUDA toolkit in ${CUDAToolkit_BIN_DIR} is ${CUDAToolkit_VERSION}.")
+  endif()
+endfunction()
+
+function(_lockstep_import name)
+  add_library(lockstep::${name} SHARED IMPORTED GLOBAL)
+  set_target_properties(lockstep::${name} PROPERTIES
+    IMPORTED_LOCATION "${LOCKSTEP_TORCH}/lib/lib${name}.so" IMPORTED_SONAME "lib${name}.so")
+endfunction()
+
+function(_lockstep_import_cpu)
+  add_library(lockstep::torch_headers INTERFACE IMPORTED GLOBAL)
+  target_include_directories(lockstep::torch_headers SYSTEM INTERFACE
+    "${LOCKSTEP_TORCH}/include" "${LOCKSTEP_TORCH}/include/torch/csrc/api/include")
+  # Without these two, c10d's headers are empty.
+  target_compile_definitions(lockstep::torch_headers INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  _lockstep_import(c10)
+  _lockstep_import(torch_cpu)
+  target_link_libraries(lockstep::torch_cpu INTERFACE lockstep::torch_headers lockstep::c10)
+  # libtorch_cpu of a CUDA wheel names symbols of libraries that a CPU program never touches.
+  target_link_options(lockstep::torch_cpu INTERFACE -Wl,--allow-shlib-undefined)
+endfunction()
+
+function(_lockstep_import_cuda)
+  _lockstep_check_cuda_major()
+  _lockstep_import(c10_cuda)
+  add_library(lockstep::torch_cuda INTERFACE IMPORTED GLOBAL)
+  target_include_directories(lockstep::torch_cuda SYSTEM INTERFACE "${LOCKSTEP_NCCL_INCLUDE}")
+  target_compile_definitions(lockstep::torch_cuda INTERFACE USE_C10D_NCCL)
+  target_link_libraries(lockstep::torch_cuda INTERFACE lockstep::torch_cpu lockstep::c10_cuda CUDA::cudart)
+  # Its kernels register themselves when it loads, so it stays linked even if none of its symbols is named.
+  target_link_options(lockstep::torch_cuda INTERFACE
+    "LINKER:--push-state,--no-as-needed,${LOCKSTEP_TORCH}/lib/libtorch_cuda.so,--pop-state")
+endfunction()
+
+macro(lockstep_import_torch)
+  cmake_parse_arguments(_torch "" "FROM;BELOW;CUDA" "HINTS" ${ARGN})
+  _lockstep_choose_torch(${_torch_FROM} ${_torch_BELOW} "${_torch_CUDA}" ${_torch_HINTS})
+  _lockstep_torch_version("${LOCKSTEP_TORCH}" LOCKSTEP_TORCH_VERSION)
+  message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION} in ${LOCKSTEP_TORCH}")
+  set(LOCKSTEP_TORCH_INCLUDE "${LOCKSTEP_TORCH}/include")
+  _lockstep_import_cpu()
+  if(_torch_CUDA)
+    include("${_lockstep_cmake_dir}/nccl.cmake")
+    _lockstep_import_cuda()
+  endif()
+endmacro()
