@@ -30,6 +30,9 @@ DataParallelBase::NoSync::~NoSync() {
 DataParallelBase::NoSync DataParallelBase::no_sync() const {
   return NoSync(replica_);
 }
+void DataParallelBase::register_comm_hook(CommHook hook) {
+  replica_->reducer().set_hook(std::move(hook));
+}
 const World& DataParallelBase::world() const {
   return replica_->world();
 }

@@ -29,6 +29,8 @@ class GradientSlots {
   /// Makes `.grad` an alias of the slot.
   void publish(int index);
 
+  const at::Tensor& alias(int index) const { return arena_.alias(index); }
+
   /// Elements of a bucket, one-dimensional.
   at::Tensor bucket(int index) const;
 

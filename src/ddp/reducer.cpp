@@ -37,6 +37,10 @@ core::BucketLimits limits_of(const DataParallelOptions& options) {
           static_cast<std::int64_t>(options.bucket_cap_mb * kMiB)};
 }
 
+double predivide_factor(const DataParallelOptions& options, const World& world) {
+  return options.gradient_predivide_factor > 0 ? options.gradient_predivide_factor : world.size();
+}
+
 }  // namespace
 
 Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters, const DataParallelOptions& options,
@@ -44,15 +48,13 @@ Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters,
     : world_(world),
       options_(options),
       calls_(std::move(calls)),
-      slots_(parameters, limits_of(options), 1.0 / world.size()),
+      slots_(parameters, limits_of(options), 1.0 / predivide_factor(options, world)),
       queue_(slots_.layout(), options.overlap),
+      hook_(all_reduce_hook(world)),
       used_(parameters.size(), false),
       used_anywhere_(parameters.size(), false),
       left_alone_(parameters.size()) {
-  for (std::size_t b = 0; b < slots_.layout().buckets.size(); ++b) {
-    labels_.push_back(str("gradient bucket ", b));
-  }
-  statistics_.buckets = static_cast<std::int64_t>(labels_.size());
+  statistics_.buckets = static_cast<std::int64_t>(slots_.layout().buckets.size());
 }
 
 Reducer::~Reducer() {
@@ -89,14 +91,14 @@ void Reducer::begin() {
   }
   queue_.begin();
   slots_.begin();
-  works_.clear();
+  finishers_.clear();
   notify_at_end_of_backward(weak_from_this());
   running_ = true;
 }
 
 void Reducer::reset() {
   running_ = false;
-  works_.clear();
+  finishers_.clear();
   std::fill(left_alone_.begin(), left_alone_.end(), at::Tensor());
 }
 
@@ -133,13 +135,48 @@ void Reducer::launch_ready() {
   }
 }
 
+/// Step and place are part of what ranks compare: a rank that skips a step is never paired with the next one.
+std::uint32_t Reducer::tag(int place) const {
+  const auto places = static_cast<std::uint32_t>(statistics_.buckets) + 1;
+  return step_ * places + static_cast<std::uint32_t>(place);
+}
+
+GradientBucket Reducer::bucket_for_hook(int index) const {
+  const auto& bucket = slots_.layout().buckets[static_cast<std::size_t>(index)];
+  GradientBucket handed;
+  handed.index = index;
+  handed.is_last = index + 1 == statistics_.buckets;
+  handed.step = step_;
+  handed.buffer = slots_.bucket(index);
+  handed.remaining_factor = predivide_factor(options_, world_) / world_.size();
+  handed.tag = tag(index);
+  if (hook_is_users_) {
+    for (const int tensor : bucket.tensors) {
+      handed.gradients.push_back(slots_.alias(tensor));
+      handed.names.push_back(slots_.name(tensor));
+    }
+  }
+  return handed;
+}
+
 void Reducer::launch(int bucket) {
-  const auto slice = slots_.bucket(bucket);
-  // Step and bucket are part of what ranks compare: a rank that skips a step is never paired with the next one.
-  const auto tag = step_ * static_cast<std::uint32_t>(labels_.size() + 1) + static_cast<std::uint32_t>(bucket);
-  works_.push_back(world_.all_reduce(slice, ReduceOp::Sum, {labels_[static_cast<std::size_t>(bucket)], tag}));
+  const auto handed = bucket_for_hook(bucket);
+  finishers_.push_back(hook_(handed));
   ++statistics_.all_reduces;
-  statistics_.bytes_reduced += slice.nbytes();
+  statistics_.bytes_reduced += handed.buffer.nbytes();
+}
+
+void Reducer::set_hook(CommHook hook) {
+  const std::lock_guard lock(mutex_);
+  const bool used = statistics_.reduced_backwards + statistics_.quiet_backwards > 0 || running_;
+  core::check(hook && !hook_is_users_ && !used, "ddp.register_comm_hook", [&] {
+    return Problem{!hook  ? "the hook is empty"
+                   : used ? "backward has run already"
+                          : "there is a hook already",
+                   "", "", "register one hook, before the first backward"};
+  });
+  hook_ = std::move(hook);
+  hook_is_users_ = true;
 }
 
 void Reducer::backward_done() {
@@ -220,8 +257,7 @@ void Reducer::reduce_usage() {
     flags.mutable_data_ptr<int>()[i] = used_[static_cast<std::size_t>(i)] ? 1 : 0;
   }
   auto shared = flags.to(device);
-  const auto tag = (step_ + 1) * static_cast<std::uint32_t>(labels_.size() + 1) - 1;
-  world_.all_reduce(shared, ReduceOp::Max, {"parameter usage", tag}).wait();
+  world_.all_reduce(shared, ReduceOp::Max, {"parameter usage", tag(static_cast<int>(statistics_.buckets))}).wait();
   flags = shared.cpu();
   for (int i = 0; i < slots_.size(); ++i) {
     used_anywhere_[static_cast<std::size_t>(i)] = flags.const_data_ptr<int>()[i] != 0;
@@ -230,8 +266,8 @@ void Reducer::reduce_usage() {
 
 void Reducer::wait_for_buckets() {
   const auto start = std::chrono::steady_clock::now();
-  for (auto& work : works_) {
-    work.wait();
+  for (const auto& finish : finishers_) {
+    finish();
   }
   statistics_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

@@ -42,6 +42,9 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   /// Passes that start while at least one silence is in force stay on this rank.
   void add_silence(int change);
 
+  /// Throws InputError after the first backward, for a second hook, and for an empty one.
+  void set_hook(CommHook hook);
+
   void on_gradient(int index);
   void backward_done() override;
   void backward_failed() noexcept override;
@@ -53,6 +56,8 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   void begin();
   void reset();
   void launch(int bucket);
+  GradientBucket bucket_for_hook(int bucket) const;
+  std::uint32_t tag(int place) const;
   void launch_ready();
   void end_quiet();
   void end_reduced();
@@ -69,15 +74,16 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   Calls calls_;
   GradientSlots slots_;
   BucketQueue queue_;
-  std::vector<std::string> labels_;  // per bucket
 
   mutable std::mutex mutex_;
   int silences_ = 0;
   bool running_ = false;  // between the first gradient of a pass and its end
   bool quiet_ = false;
   std::uint32_t step_ = 0;
-  std::vector<Work> works_;
-  std::vector<bool> used_;  // per parameter: had a gradient since the last reduced pass
+  CommHook hook_;
+  bool hook_is_users_ = false;
+  std::vector<std::function<void()>> finishers_;  // one for each bucket sent, in order
+  std::vector<bool> used_;                        // per parameter: had a gradient since the last reduced pass
   std::vector<bool> used_anywhere_;
   std::vector<at::Tensor> left_alone_;  // gradients of parameters this rank did not use
   DataParallelStatistics statistics_;

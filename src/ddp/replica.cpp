@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "ddp/model_tensors.h"
 #include "ddp/proof.h"
@@ -22,6 +24,10 @@ void check_limits(const DataParallelOptions& options) {
     return Problem{"bucket limits must be positive", str(options.first_bucket_mb, " and ", options.bucket_cap_mb),
                    "sizes in MiB"};
   });
+  core::check(options.gradient_predivide_factor >= 0, kConstruct, [&] {
+    return Problem{"the pre-divide factor is negative", str(options.gradient_predivide_factor),
+                   "0 or a positive number"};
+  });
 }
 
 void check_not_wrapped(const NamedTensor& parameter) {
@@ -29,6 +35,10 @@ void check_not_wrapped(const NamedTensor& parameter) {
     return Problem{str("parameter ", parameter.name, " has a post-accumulate-grad hook already"), "", "",
                    "wrap a model once, and destroy an earlier wrapper first"};
   });
+}
+
+bool contains(const std::vector<NamedTensor>& list, const at::Tensor& tensor) {
+  return std::any_of(list.begin(), list.end(), [&](const NamedTensor& named) { return named.tensor.is_same(tensor); });
 }
 
 }  // namespace
@@ -101,7 +111,7 @@ void Replica::check_parameters_unchanged() const {
   if (i == now.size() && i == trained_.size()) {
     return;
   }
-  const auto& name = i < trained_.size() ? trained_[i].name : now[i].name;
+  const auto& name = i < now.size() && !contains(trained_, now[i].tensor) ? now[i].name : trained_[i].name;
   const auto text = core::message("ddp.backward", {str("parameter ", name,
                                                        " was replaced, frozen, unfrozen, added or "
                                                        "removed after the model was wrapped"),

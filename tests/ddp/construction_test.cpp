@@ -141,7 +141,7 @@ TEST(ConstructionErrors, A4_nothing_to_train_is_one_clear_sentence) {
   expect_same_error(frozen, "no parameter of the model requires a gradient");
   expect_same_error(errors_of(1,
                               [](World& world) {
-                                Sequential net(torch::nn::Tanh());
+                                Sequential net{torch::nn::Tanh()};
                                 DistributedDataParallel ddp(net, world);
                               }),
                     "no parameter");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/export.h"
 
 namespace torch::nn {
@@ -45,6 +46,9 @@ struct DataParallelOptions {
   /// Verify the model across ranks, copy rank 0's parameters and buffers, and prove them equal. Off: equality is the
   /// caller's affair.
   bool init_sync = true;
+  /// Gradients are divided by this before they are summed and by size() / factor after; 0: by size() before, which
+  /// keeps 16-bit sums in range.
+  double gradient_predivide_factor = 0;
   /// Full names of parameters and buffers that are neither synchronised nor reduced.
   std::vector<std::string> ignore = {};
 };
@@ -102,6 +106,9 @@ class LOCKSTEP_API DataParallelBase {
     std::shared_ptr<ddp::Replica> replica_;
   };
   [[nodiscard]] NoSync no_sync() const;
+
+  /// Replaces the plain all-reduce. Once, and before the first backward; else InputError. The same hook on every rank.
+  void register_comm_hook(CommHook hook);
 
   const World& world() const;
   /// Copies `root`'s parameters and buffers to all ranks, now. Collective.
