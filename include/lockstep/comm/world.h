@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/error.h"
@@ -21,7 +22,7 @@ namespace lockstep {
 enum class ReduceOp : std::uint8_t { Sum, Average, Min, Max };
 
 /// Which library moves the bytes. `Auto`: NCCL for a CUDA device of a build that has it, else Gloo; a world of one
-/// always uses `Self`, which moves nothing.
+/// always uses `Self`, which moves nothing. Ranks that have to share a device get Gloo, which NCCL would refuse.
 enum class BackendKind : std::uint8_t { Auto, Self, Gloo, Nccl };
 
 /// What a collective is for. It appears in error texts, and ranks whose labels differ are never paired.
@@ -42,14 +43,29 @@ class LOCKSTEP_API Work {
   explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
   /// Blocks until the result is in the tensors; on CUDA it only makes the current stream wait.
-  /// Throws WorldError with the operation, its name, number and the first failing rank's own words. May be called again.
+  /// Throws WorldError with the operation, its name, number and the first failing rank's own words. May be called
+  /// again.
   void wait();
 
-  /// True once the result is there. Never blocks.
+  /// True once the result is there, or once `wait` would throw. Never blocks.
   bool done() const;
 
  private:
   std::shared_ptr<Impl> impl_;
+};
+
+/// A store of c10d's, made from a `c10::intrusive_ptr` of any of them, held without c10d's headers.
+class StoreHandle {
+ public:
+  StoreHandle() = default;
+  template <class Store>
+  StoreHandle(c10::intrusive_ptr<Store> store) : store_(store.get(), [store](c10d::Store*) {}) {}
+
+  explicit operator bool() const { return store_ != nullptr; }
+  c10d::Store* get() const { return store_.get(); }
+
+ private:
+  std::shared_ptr<c10d::Store> store_;
 };
 
 /// How ranks find each other. Every field has a default that suits one machine.
@@ -69,8 +85,8 @@ struct WorldOptions {
   bool store_is_external = false;
   /// Prefix for every key, so that restarts do not read the keys of an earlier attempt.
   std::string store_prefix = {};
-  /// A store of the caller's, used instead of an address. It must outlive nothing: the world holds a reference.
-  c10::intrusive_ptr<c10d::Store> store = {};
+  /// A store of the caller's, used instead of an address; the world holds a reference.
+  StoreHandle store = {};
   /// A collective that takes longer fails on every rank that waits for it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// A rank whose heartbeat is not seen for this long counts as lost.

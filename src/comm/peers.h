@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other ranks' pulses, as this rank reads them from the store.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <vector>
+
+#include "comm/pulse.h"
+
+namespace lockstep::comm {
+
+class Peers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int size);
+
+  void publish(const Pulse& pulse);
+  /// REQUIRES: each of these ranks has published.
+  void read(const std::vector<int>& ranks);
+
+  const Pulse& pulse(int rank) const { return entries_[static_cast<std::size_t>(rank)].pulse; }
+  /// Since this rank was last seen to beat; nothing counts before the first call for it.
+  Clock::duration silent_for(int rank) const;
+
+  /// All ranks but this one, and the one that this rank looks after.
+  const std::vector<int>& others() const { return others_; }
+  int neighbour() const { return neighbour_; }
+
+ private:
+  struct Entry {
+    Pulse pulse;
+    Clock::time_point changed = Clock::now();
+  };
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int neighbour_;
+  std::vector<int> others_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace lockstep::comm

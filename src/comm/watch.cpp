@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/watch.h"
+
+#include "comm/backend.h"
+#include "comm/ledger.h"
+#include "core/check.h"
+
+namespace lockstep::comm {
+
+using namespace std::chrono_literals;
+
+Words Watch::fail(Words words) {
+  if (watched_) {
+    {
+      std::lock_guard lock(mutex_);
+      proposal_ = proposal_ ? proposal_ : words;
+    }
+    wake_up_.ring();
+    failure_.wait([] { return false; }, 2s);
+  }
+  // No watcher, or one that hangs on the store: then this rank at least knows.
+  if (!failure_.happened()) {
+    settle(words);
+  }
+  return *failure_.words();
+}
+
+void Watch::report_loss(const Ledger& ledger, const Call& call, const std::string& reason) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (loss_) {
+      return;
+    }
+    loss_ = Loss{Clock::now(), ledger.pulse(), reason.substr(0, reason.find('\n'))};
+    loss_->mine.pending = call.number;
+    loss_->mine.pending_text = call.describe();
+  }
+  wake_up_.ring();
+}
+
+void Watch::check_silence() {
+  const auto limit = settings_.heartbeat_timeout + 500ms;
+  if (!watched_ || Clock::now() - last_answer_.load() < limit) {
+    return;
+  }
+  const auto host = settings_.store_host < 0 ? std::string("the store's host")
+                                             : core::str("rank ", settings_.store_host, ", which serves the store,");
+  settle({settings_.store_host,
+          core::str("[world] ", host, " has not answered for ", std::chrono::duration<double>(limit).count(), " s")});
+}
+
+void Watch::add(std::shared_ptr<Ledger> ledger, std::weak_ptr<Backend> backend) {
+  std::lock_guard lock(mutex_);
+  groups_.push_back({std::move(ledger), std::move(backend)});
+}
+
+void Watch::set_peers(std::vector<PeerProcess> peers) {
+  std::lock_guard lock(mutex_);
+  peers_ = std::move(peers);
+}
+
+void Watch::nudge() {
+  nudged_ = true;
+  wake_up_.ring();
+}
+
+void Watch::stop() {
+  stopping_ = true;
+  wake_up_.ring();
+}
+
+void Watch::begin() {
+  answered();
+  watched_ = true;
+}
+
+void Watch::end() {
+  watched_ = false;
+}
+
+std::optional<Words> Watch::proposal() const {
+  std::lock_guard lock(mutex_);
+  return proposal_;
+}
+
+std::optional<Loss> Watch::loss() const {
+  std::lock_guard lock(mutex_);
+  return loss_;
+}
+
+std::vector<PeerProcess> Watch::peers() const {
+  std::lock_guard lock(mutex_);
+  return peers_;
+}
+
+std::vector<std::shared_ptr<Ledger>> Watch::ledgers() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Ledger>> ledgers;
+  for (const auto& group : groups_) {
+    ledgers.push_back(group.ledger);
+  }
+  return ledgers;
+}
+
+std::vector<GroupPulse> Watch::pulses() const {
+  std::vector<GroupPulse> pulses;
+  for (const auto& ledger : ledgers()) {
+    pulses.push_back(ledger->pulse());
+  }
+  return pulses;
+}
+
+// Backends are woken outside the lock: ending NCCL's communicators takes a while.
+void Watch::settle(const Words& words) {
+  failure_.set(words);
+  std::vector<std::shared_ptr<Backend>> backends;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) {
+      if (auto backend = group.backend.lock()) {
+        backends.push_back(std::move(backend));
+      }
+    }
+  }
+  const auto text = failure_.words()->text;
+  for (const auto& backend : backends) {
+    backend->wake(text);
+  }
+}
+
+}  // namespace lockstep::comm
