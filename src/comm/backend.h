@@ -51,7 +51,7 @@ struct GroupPlan {
   c10::Device device = c10::kCPU;
   std::string interface = {};
   std::string master_addr = {};
-  /// For making the group, and a backstop for its collectives.
+  /// Of its collectives.
   std::chrono::milliseconds timeout = {};
 };
 

@@ -21,6 +21,7 @@ struct Launcher {
   const char* rank;
   const char* size;
   const char* local_rank;
+  // None: SLURM says it per node, see slurm_local_size.
   const char* local_size;
   bool size_alone_is_an_error;
 };
@@ -28,7 +29,7 @@ struct Launcher {
 // SLURM_NTASKS is also set in a shell of salloc, which is no rank; torchrun's and MPI's variables come together.
 constexpr std::array kLaunchers{
     Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
-    Launcher{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
+    Launcher{"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, false},
     Launcher{"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
              "OMPI_COMM_WORLD_LOCAL_SIZE", true},
     Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
@@ -41,7 +42,7 @@ class Reader {
  public:
   explicit Reader(const Lookup& lookup) : lookup_(lookup) {}
 
-  std::optional<std::string> text(const char* name) const { return lookup_(name); }
+  std::optional<std::string> text(const char* name) const { return name ? lookup_(name) : std::nullopt; }
 
   std::optional<int> integer(const char* name) const {
     const auto value = lookup_(name);
@@ -80,7 +81,7 @@ class Reader {
   std::string found() const {
     std::string list;
     const auto add = [&](const char* name) {
-      if (const auto value = lookup_(name)) {
+      if (const auto value = text(name)) {
         list += str(list.empty() ? "" : " ", name, "=", *value);
       }
     };
@@ -112,6 +113,16 @@ const Launcher* find_launcher(const Reader& env) {
   return nullptr;
 }
 
+int slurm_local_size(const Reader& env) {
+  const auto list = env.text("SLURM_STEP_TASKS_PER_NODE");
+  const auto tasks = list ? list : env.text("SLURM_TASKS_PER_NODE");
+  return tasks ? slurm_tasks_on(*tasks, env.integer("SLURM_NODEID").value_or(0)) : -1;
+}
+
+int local_size_of(const Reader& env, const Launcher& launcher) {
+  return launcher.local_size ? env.integer(launcher.local_size).value_or(-1) : slurm_local_size(env);
+}
+
 void read_place(const Reader& env, const Launcher& launcher, WorldOptions& options) {
   const auto size = env.integer(launcher.size);
   if (!size) {
@@ -120,22 +131,13 @@ void read_place(const Reader& env, const Launcher& launcher, WorldOptions& optio
   options.rank = *env.integer(launcher.rank);
   options.size = *size;
   options.local_rank = env.integer(launcher.local_rank).value_or(-1);
-  options.local_size = env.integer(launcher.local_size).value_or(-1);
+  options.local_size = local_size_of(env, launcher);
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     env.fail(str(launcher.rank, " and ", launcher.size, " contradict each other"));
   }
   const int local_size = options.local_size < 0 ? options.size : options.local_size;
   if (options.local_rank >= local_size || local_size > options.size || local_size < 1) {
     env.fail(str(launcher.name, "'s local rank, local size and size contradict each other"));
-  }
-}
-
-// Tasks per node are written per node where they differ, and the plain variable is only there if it was asked for.
-void read_slurm_tasks(const Reader& env, WorldOptions& options) {
-  const auto list = env.text("SLURM_STEP_TASKS_PER_NODE");
-  const auto tasks = list ? list : env.text("SLURM_TASKS_PER_NODE");
-  if (tasks) {
-    options.local_size = slurm_tasks_on(*tasks, env.integer("SLURM_NODEID").value_or(0));
   }
 }
 
@@ -244,9 +246,6 @@ WorldOptions options_from(const Lookup& lookup, WorldOptions defaults) {
     return options;
   }
   read_place(env, *launcher, options);
-  if (std::string(launcher->name) == "SLURM") {
-    read_slurm_tasks(env, options);
-  }
   if (options.size > 1 && !options.store) {
     read_meeting_point(env, *launcher, options);
     read_agent_store(env, options);

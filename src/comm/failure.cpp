@@ -5,6 +5,10 @@
 
 namespace lockstep::comm {
 
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
 bool Failure::set(Words words) {
   {
     std::lock_guard lock(mutex_);

@@ -18,6 +18,9 @@ struct Words {
   std::string text;
 };
 
+/// Exceptions of c10 carry a stack trace after their first line.
+std::string first_line(const std::string& text);
+
 class Failure {
  public:
   bool happened() const noexcept { return happened_.load(std::memory_order_acquire); }

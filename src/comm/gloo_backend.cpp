@@ -9,6 +9,9 @@
 #include "comm/reduce_op.h"
 
 namespace lockstep::comm {
+
+using namespace std::chrono_literals;
+
 namespace {
 
 class TaggedGloo final : public c10d::ProcessGroupGloo {
@@ -93,9 +96,13 @@ std::shared_ptr<gloo::transport::Device> make_device(const GroupPlan& plan) {
 }  // namespace
 
 std::unique_ptr<Backend> make_gloo_backend(const GroupPlan& plan) {
-  auto options = c10d::ProcessGroupGloo::Options::create(plan.timeout);
+  // All ranks are there, so connecting is quick, or fails. Afterwards gloo's own timeout is a backstop behind the
+  // watcher's, which says who is missing.
+  auto options = c10d::ProcessGroupGloo::Options::create(std::min<std::chrono::milliseconds>(plan.timeout, 60s));
   options->devices.push_back(make_device(plan));
-  return std::make_unique<GlooBackend>(c10::make_intrusive<TaggedGloo>(plan.store, plan.rank, plan.size, options));
+  auto group = c10::make_intrusive<TaggedGloo>(plan.store, plan.rank, plan.size, options);
+  group->setTimeout(plan.timeout + 10s);
+  return std::make_unique<GlooBackend>(std::move(group));
 }
 
 }  // namespace lockstep::comm

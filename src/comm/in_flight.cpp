@@ -51,7 +51,7 @@ void Work::Impl::follow() {
 
 void Work::Impl::await_end() {
   auto& failure = watch_->failure();
-  while (!failure.wait([this] { return progress_->ended(); }, 100ms)) {
+  while (!progress_->ended() && !failure.wait([this] { return progress_->ended(); }, 100ms)) {
     watch_->check_silence();
   }
 }

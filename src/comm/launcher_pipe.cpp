@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -27,7 +28,9 @@ std::optional<Words> parse(const std::string& line) {
 }  // namespace
 
 LauncherPipe::LauncherPipe(int fd) : fd_(fd) {
-  if (fd_ >= 0 && ::fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0) {
+  // A number that was inherited without its descriptor may by now belong to anything.
+  struct stat kind {};
+  if (fd_ >= 0 && (::fstat(fd_, &kind) != 0 || !S_ISFIFO(kind.st_mode) || ::fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0)) {
     fd_ = -1;
   }
 }

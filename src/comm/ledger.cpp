@@ -31,6 +31,11 @@ std::uint64_t Ledger::called() const {
   return called_;
 }
 
+bool Ledger::left() const {
+  std::lock_guard lock(mutex_);
+  return left_;
+}
+
 Ledger::Clock::duration Ledger::pending_for() {
   std::lock_guard lock(mutex_);
   std::erase_if(pending_, [](const Pending& pending) { return pending.progress->ended(); });

@@ -34,6 +34,7 @@ class Ledger {
   void close();
 
   std::uint64_t called() const;
+  bool left() const;
 
   /// Forgets what has ended. How long the oldest of the rest has been under way; zero if there is none.
   Clock::duration pending_for();

@@ -5,6 +5,7 @@
 
 #include "comm/arrival.h"
 #include "comm/c10d_defaults.h"
+#include "comm/interruptible_store.h"
 #include "comm/leave.h"
 #include "comm/rendezvous.h"
 #include "comm/signal_mask.h"
@@ -39,8 +40,7 @@ Membership::Membership(const WorldOptions& options)
   try {
     watch_->set_peers(arrive(store_, options, *watch_));
   } catch (const InputError& error) {
-    watch_->fail({options.rank, error.what()});
-    throw;
+    throw InputError(watch_->fail({options.rank, error.what()}).text);
   }
 }
 
@@ -62,14 +62,23 @@ std::unique_ptr<Backend> Membership::make_group(const std::string& name, int ran
   }
   const SigpipeBlock block;
   GroupPlan plan;
-  plan.store = c10::make_intrusive<c10d::PrefixStore>(core::str("group/", name), store_);
+  plan.store = c10::make_intrusive<c10d::PrefixStore>(core::str("group/", name),
+                                                      c10::make_intrusive<InterruptibleStore>(store_, watch_));
   plan.rank = rank;
   plan.size = size;
   plan.device = *options_.device;
   plan.interface = options_.interface;
   plan.master_addr = options_.master_addr;
   plan.timeout = options_.timeout;
-  return options_.backend == BackendKind::Nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+  try {
+    return options_.backend == BackendKind::Nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+  } catch (const WorldError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const auto reason = first_line(error.what());
+    watch_->fail({options_.rank, core::str("[world] rank ", options_.rank, " cannot join group ", name, ": ", reason)});
+    watch_->failure().raise();
+  }
 }
 
 }  // namespace lockstep::comm

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/watch.h"
 
+#include <algorithm>
+
 #include "comm/backend.h"
 #include "comm/ledger.h"
 #include "core/check.h"
@@ -15,7 +17,7 @@ Words Watch::fail(Words words) {
       std::lock_guard lock(mutex_);
       proposal_ = proposal_ ? proposal_ : words;
     }
-    wake_up_.ring();
+    ring();
     failure_.wait([] { return false; }, 2s);
   }
   // No watcher, or one that hangs on the store: then this rank at least knows.
@@ -31,11 +33,11 @@ void Watch::report_loss(const Ledger& ledger, const Call& call, const std::strin
     if (loss_) {
       return;
     }
-    loss_ = Loss{Clock::now(), ledger.pulse(), reason.substr(0, reason.find('\n'))};
+    loss_ = Loss{Clock::now(), ledger.pulse(), first_line(reason)};
     loss_->mine.pending = call.number;
     loss_->mine.pending_text = call.describe();
   }
-  wake_up_.ring();
+  ring();
 }
 
 void Watch::check_silence() {
@@ -52,6 +54,12 @@ void Watch::check_silence() {
 void Watch::add(std::shared_ptr<Ledger> ledger, std::weak_ptr<Backend> backend) {
   std::lock_guard lock(mutex_);
   groups_.push_back({std::move(ledger), std::move(backend)});
+  // Of groups that were let go, the last ones are enough to tell others why their collectives break.
+  constexpr std::ptrdiff_t kKept = 16;
+  const auto left = [](const Group& group) { return group.ledger->left(); };
+  if (std::count_if(groups_.begin(), groups_.end(), left) > kKept) {
+    groups_.erase(std::find_if(groups_.begin(), groups_.end(), left));
+  }
 }
 
 void Watch::set_peers(std::vector<PeerProcess> peers) {
@@ -61,17 +69,24 @@ void Watch::set_peers(std::vector<PeerProcess> peers) {
 
 void Watch::nudge() {
   nudged_ = true;
-  wake_up_.ring();
+  ring();
 }
 
 void Watch::stop() {
   stopping_ = true;
-  wake_up_.ring();
+  ring();
 }
 
 void Watch::begin() {
+  wake_up_.emplace();
   answered();
   watched_ = true;
+}
+
+void Watch::ring() noexcept {
+  if (wake_up_) {
+    wake_up_->ring();
+  }
 }
 
 void Watch::end() {

@@ -64,6 +64,7 @@ class Watch {
   void stop();
 
   // For the watcher:
+  /// Before any other thread knows this object.
   void begin();
   /// Nobody watches any more.
   void end();
@@ -78,7 +79,7 @@ class Watch {
   std::vector<GroupPulse> pulses() const;
   /// The world has ended with these words: wakes everybody who waits.
   void settle(const Words& words);
-  void sleep(std::chrono::milliseconds limit, int fd) { wake_up_.sleep(limit, fd); }
+  void sleep(std::chrono::milliseconds limit, int fd) { wake_up_->sleep(limit, fd); }
 
  private:
   struct Group {
@@ -86,9 +87,12 @@ class Watch {
     std::weak_ptr<Backend> backend;
   };
 
+  void ring() noexcept;
+
   const WatchSettings settings_;
   Failure failure_;
-  WakeUp wake_up_;
+  // A world of one has no watcher, and needs no descriptor for one.
+  std::optional<WakeUp> wake_up_;
   std::atomic<bool> watched_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> nudged_{false};

@@ -189,7 +189,7 @@ void WatchLoop::store_lost(const std::string& reason) {
     return;
   }
   const int host = watch_.settings().store_host;
-  Words words{host, host < 0 ? core::str("[world] the store is gone: ", reason.substr(0, reason.find('\n')))
+  Words words{host, host < 0 ? core::str("[world] the store is gone: ", first_line(reason))
                              : core::str("[world] rank ", host, ", which serves the store, is gone")};
   const auto deadline = Watch::Clock::now() + 1s;
   while (pipe_.fd() >= 0 && Watch::Clock::now() < deadline) {

@@ -69,10 +69,28 @@ World::Impl::~Impl() {
     const int rank = watch_->settings().rank;
     watch_->fail({rank, core::str("[world] rank ", rank, " left while an exception was under way")});
   }
+  end_pending();
   ledger_->close();
   watch_->nudge();
   auto backend = std::make_shared<std::shared_ptr<comm::Backend>>(std::move(backend_));
-  comm::run_or_leave([backend] { backend->reset(); }, 1s);
+  const auto limit = (*backend)->kind() == BackendKind::Nccl ? 10s : 1s;
+  comm::run_or_leave([backend] { backend->reset(); }, limit);
+}
+
+// Collectives whose Work nobody has waited for get a moment, on CUDA all the time that others would wait for them: the
+// host may be far ahead of the device. What is not done then will never be, and those who share it are told.
+void World::Impl::end_pending() {
+  auto& failure = watch_->failure();
+  const auto limit = backend_->kind() == BackendKind::Nccl ? options_.timeout : std::chrono::milliseconds(1s);
+  const auto deadline = comm::Watch::Clock::now() + limit;
+  while (ledger_->pending_for().count() > 0 && !failure.happened()) {
+    if (comm::Watch::Clock::now() > deadline) {
+      const int rank = watch_->settings().rank;
+      watch_->fail(
+          {rank, core::str("[world] rank ", rank, " left while ", ledger_->pulse().pending_text, " was not done")});
+    }
+    failure.wait([] { return false; }, 2ms);
+  }
 }
 
 comm::Place World::Impl::place() const {
@@ -80,7 +98,7 @@ comm::Place World::Impl::place() const {
   return {options_.rank, options_.size, *options_.device, takes_cpu};
 }
 
-Work World::Impl::issue(comm::Call call, const std::function<comm::Issued(const comm::Call&)>& begin) {
+Work World::Impl::issue(comm::Call call, Begin begin) {
   watch_->failure().check();
   std::lock_guard lock(issuing_);
   ledger_->enter(call);
@@ -96,8 +114,7 @@ Work World::Impl::issue(comm::Call call, const std::function<comm::Issued(const 
   return Work(std::move(work));
 }
 
-comm::Issued World::Impl::try_begin(const comm::Call& call,
-                                    const std::function<comm::Issued(const comm::Call&)>& begin) {
+comm::Issued World::Impl::try_begin(const comm::Call& call, Begin begin) {
   try {
     return begin(call);
   } catch (const std::exception& error) {

@@ -2,7 +2,8 @@
 // A group of ranks, from the inside.
 #pragma once
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
+
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +21,8 @@ namespace lockstep {
 
 class World::Impl {
  public:
+  using Begin = c10::function_ref<comm::Issued(const comm::Call&)>;
+
   /// A whole world. `options` are complete.
   explicit Impl(const WorldOptions& options);
   /// A part of `parent`: those of its ranks (as ranks of `parent`) that `members` lists, in their new order.
@@ -37,10 +40,11 @@ class World::Impl {
   int next_split() { return ++splits_; }
 
   /// Numbers the call, begins it and keeps an eye on it. An empty one is done at once.
-  Work issue(comm::Call call, const std::function<comm::Issued(const comm::Call&)>& begin);
+  Work issue(comm::Call call, Begin begin);
 
  private:
-  comm::Issued try_begin(const comm::Call& call, const std::function<comm::Issued(const comm::Call&)>& begin);
+  comm::Issued try_begin(const comm::Call& call, Begin begin);
+  void end_pending();
   void watch_over(const std::string& name, std::vector<int> members);
 
   const WorldOptions options_;

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "support/process_ranks.h"
+
 namespace {
 
 std::string filter_for(std::string_view file) {
@@ -42,6 +44,9 @@ void warm_up() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const auto code = lockstep::test::run_rank_program(argc, argv)) {
+    return *code;
+  }
   testing::InitGoogleTest(&argc, argv);
   bool allow_skips = false;
   for (int i = 1; i < argc; ++i) {

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -16,6 +15,10 @@
 
 #include "lockstep/error.h"
 #include "lockstep/export.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace lockstep {
 
