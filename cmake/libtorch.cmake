@@ -12,7 +12,7 @@
 # Torch's own CMake package is not used: that of a CUDA wheel demands a CUDA toolkit even for CPU work.
 
 set(_lockstep_cmake_dir "${CMAKE_CURRENT_LIST_DIR}")
-set(LOCKSTEP_TORCH "$ENV{LOCKSTEP_TORCH}" CACHE PATH "Torch folder (the one that holds lib/libtorch_cpu.so)")
+set(LOCKSTEP_TORCH "" CACHE PATH "Torch folder (the one that holds lib/libtorch_cpu.so)")
 
 # The version in the folder's headers (a zip has no Python files to ask), or nothing.
 function(_lockstep_torch_version folder out)
@@ -61,9 +61,13 @@ endfunction()
 function(_lockstep_choose_torch from below cuda)
   set(candidates "${LOCKSTEP_TORCH}")
   if(NOT candidates)
-    _lockstep_torch_candidates(candidates ${ARGN})
+    set(candidates "$ENV{LOCKSTEP_TORCH}")
   endif()
   set(seen "")
+  if(NOT candidates)
+    _lockstep_torch_candidates(candidates ${ARGN})
+    set(seen "  LOCKSTEP_TORCH is not set.\n")
+  endif()
   foreach(folder IN LISTS candidates)
     _lockstep_torch_fault("${folder}" ${from} ${below} "${cuda}" fault)
     if(NOT fault)

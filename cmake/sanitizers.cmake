@@ -9,7 +9,7 @@ endif()
 
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)
-    set(flags -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    set(flags -O1 -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
     target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
