@@ -90,6 +90,12 @@ void run_rank(const WorldOptions& options, const std::function<void(World&)>& fn
   }
 }
 
+int report(const std::string& words) {
+  std::fprintf(stderr, "%s\n", words.c_str());
+  comm::write_error_file(words);
+  return 1;
+}
+
 }  // namespace
 
 void run_ranks(int size, const std::function<void(World&)>& fn, const WorldOptions& defaults) {
@@ -115,11 +121,18 @@ int run_main(World& world, const std::function<void()>& fn) {
     fn();
     return 0;
   } catch (...) {
-    const auto words = words_of(world, std::current_exception());
-    std::fprintf(stderr, "%s\n", words.c_str());
-    comm::write_error_file(words);
+    return report(words_of(world, std::current_exception()));
   }
-  return 1;
+}
+
+int run_main(const std::function<void(World&)>& fn, const WorldOptions& defaults) {
+  std::optional<World> world;
+  try {
+    world = World::from_environment(defaults);
+  } catch (...) {
+    return report(text_of(std::current_exception()));
+  }
+  return run_main(*world, [&] { fn(*world); });
 }
 
 }  // namespace lockstep

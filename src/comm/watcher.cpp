@@ -39,6 +39,7 @@ class WatchLoop {
  private:
   bool over() const { return watch_.failure().happened(); }
   void tick();
+  void listen();
   std::optional<Words> news();
   void settle(const Words& words) { watch_.settle(board_.post(words)); }
   void publish(bool leaving);
@@ -59,6 +60,7 @@ class WatchLoop {
   std::uint64_t beats_ = 0;
   Watch::Clock::time_point next_beat_ = Watch::Clock::now();
   bool host_left_ = false;
+  std::optional<Words> told_;
 };
 
 void WatchLoop::run() noexcept {
@@ -91,10 +93,17 @@ void WatchLoop::tick() {
   }
 }
 
+// The launcher's first words are kept: the store may die with the rank they are about, before they could be posted.
+void WatchLoop::listen() {
+  if (auto told = pipe_.read(); !told.empty() && !told_) {
+    told_ = told.front();
+  }
+}
+
 // What this rank was told and the others may not know yet. A launcher knows best, so it comes first.
 std::optional<Words> WatchLoop::news() {
-  if (auto told = pipe_.read(); !told.empty()) {
-    return told.front();
+  if (listen(); told_) {
+    return told_;
   }
   if (auto proposal = watch_.proposal()) {
     return proposal;
@@ -189,17 +198,13 @@ void WatchLoop::store_lost(const std::string& reason) {
     return;
   }
   const int host = watch_.settings().store_host;
-  Words words{host, host < 0 ? core::str("[world] the store is gone: ", first_line(reason))
-                             : core::str("[world] rank ", host, ", which serves the store, is gone")};
+  const Words words{host, host < 0 ? core::str("[world] the store is gone: ", first_line(reason))
+                                   : core::str("[world] rank ", host, ", which serves the store, is gone")};
   const auto deadline = Watch::Clock::now() + 1s;
-  while (pipe_.fd() >= 0 && Watch::Clock::now() < deadline) {
-    if (auto told = pipe_.read(); !told.empty()) {
-      words = told.front();
-      break;
-    }
+  for (listen(); !told_ && pipe_.fd() >= 0 && Watch::Clock::now() < deadline; listen()) {
     watch_.sleep(kTick, pipe_.fd());
   }
-  watch_.settle(words);
+  watch_.settle(told_.value_or(words));
 }
 
 }  // namespace

@@ -19,4 +19,9 @@ LOCKSTEP_API void run_ranks(int size, const std::function<void(World&)>& fn, con
 /// to stderr, to the other ranks of `world`, and to the file TORCHELASTIC_ERROR_FILE names where a launcher set it.
 LOCKSTEP_API int run_main(World& world, const std::function<void()>& fn);
 
+/// The same for the world that the environment describes (see World::from_environment), whose making may fail too:
+///
+///     int main() { return lockstep::run_main(train); }
+LOCKSTEP_API int run_main(const std::function<void(World&)>& fn, const WorldOptions& defaults = {});
+
 }  // namespace lockstep
