@@ -104,7 +104,11 @@ function(_lockstep_import_cpu)
   target_compile_definitions(lockstep::torch_headers INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   _lockstep_import(c10)
   _lockstep_import(torch_cpu)
-  target_link_libraries(lockstep::torch_cpu INTERFACE lockstep::torch_headers lockstep::c10)
+  # ATen's threads are OpenMP's: torch's own copy where it ships one, since two would mean two sets of threads.
+  file(GLOB openmp "${LOCKSTEP_TORCH}/lib/libgomp*.so*")
+  list(APPEND openmp gomp)
+  list(GET openmp 0 openmp)
+  target_link_libraries(lockstep::torch_cpu INTERFACE lockstep::torch_headers lockstep::c10 ${openmp})
   # libtorch_cpu of a CUDA wheel names symbols of libraries that a CPU program never touches.
   target_link_options(lockstep::torch_cpu INTERFACE -Wl,--allow-shlib-undefined)
 endfunction()
