@@ -123,6 +123,10 @@ function(_lockstep_import_cuda)
   # Its kernels register themselves when it loads, so it stays linked even if none of its symbols is named.
   target_link_options(lockstep::torch_cuda INTERFACE
     "LINKER:--push-state,--no-as-needed,${LOCKSTEP_TORCH}/lib/libtorch_cuda.so,--pop-state")
+  # The CUDA runtime that came with a wheel is found before the toolkit's, which may be older.
+  if(IS_DIRECTORY "${LOCKSTEP_TORCH}/../nvidia/cu13/lib")
+    target_link_options(lockstep::torch_cuda INTERFACE "LINKER:-rpath,${LOCKSTEP_TORCH}/../nvidia/cu13/lib")
+  endif()
 endfunction()
 
 macro(lockstep_import_torch)
