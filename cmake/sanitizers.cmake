@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# LOCKSTEP_SANITIZE instruments the project's own targets. LibTorch stays as it is, so what its libraries do unseen is
-# suppressed by library in tests/support/*.supp, each line with its reason.
+# LOCKSTEP_SANITIZE instruments the project's own targets. LibTorch stays as it is; what ThreadSanitizer cannot follow
+# in its libraries is suppressed by library in tests/support/tsan.supp, each line with its reason.
 
 set(_sanitizers address undefined thread)
 if(LOCKSTEP_SANITIZE AND NOT LOCKSTEP_SANITIZE IN_LIST _sanitizers)
@@ -16,15 +16,13 @@ function(lockstep_sanitize target)
 endfunction()
 
 # What a test's environment must hold under each sanitizer.
-set(_supp "${PROJECT_SOURCE_DIR}/tests/support")
 set(LOCKSTEP_SANITIZE_ENVIRONMENT "")
 if(LOCKSTEP_SANITIZE STREQUAL address)
   set(LOCKSTEP_SANITIZE_ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
-    "LSAN_OPTIONS=suppressions=${_supp}/lsan.supp:print_suppressions=0")
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1")
 elseif(LOCKSTEP_SANITIZE STREQUAL undefined)
   set(LOCKSTEP_SANITIZE_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
 elseif(LOCKSTEP_SANITIZE STREQUAL thread)
   set(LOCKSTEP_SANITIZE_ENVIRONMENT
-    "TSAN_OPTIONS=suppressions=${_supp}/tsan.supp:print_suppressions=0:second_deadlock_stack=1")
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:print_suppressions=0:second_deadlock_stack=1")
 endif()
