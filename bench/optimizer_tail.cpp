@@ -5,6 +5,7 @@
 //                                   CUDA, where there is a device: picoseconds a parameter, fp16 with fp32 masters
 //   bench_optimizer_tail cpu|cuda   only these
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
