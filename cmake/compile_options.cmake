@@ -10,7 +10,8 @@ endif()
 # objects ten times as large. -fpch-preprocess lets ccache see through the precompiled header.
 set(LOCKSTEP_CXX_FLAGS -fPIC ${_warnings} -fpch-preprocess -g1)
 # nvcc passes -Xcompiler's list to g++. Its generated code knows nothing of -Wconversion or -Wshadow.
-set(LOCKSTEP_CUDA_FLAGS -lineinfo --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra)
+# The standard is named here, since CMake 3.25 leaves CUDA_STANDARD out of nvcc's command line.
+set(LOCKSTEP_CUDA_FLAGS -std=c++20 -lineinfo --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra)
 if(LOCKSTEP_WERROR)
   list(APPEND LOCKSTEP_CUDA_FLAGS --Werror=all-warnings)
 endif()
@@ -19,7 +20,7 @@ function(lockstep_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
     CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    CUDA_STANDARD 20 CUDA_VISIBILITY_PRESET hidden)
+    CUDA_VISIBILITY_PRESET hidden)
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:${LOCKSTEP_CXX_FLAGS}>" "$<$<COMPILE_LANGUAGE:CUDA>:${LOCKSTEP_CUDA_FLAGS}>")
   lockstep_sanitize(${target})
