@@ -228,11 +228,16 @@ void Amp::Impl::zero_grad(bool set_to_none) {
 
 std::vector<NamedMaster> Amp::Impl::named_masters() const {
   std::vector<NamedMaster> list;
-  if (plan.properties.master_weights.value_or(false)) {
-    for (const auto& m : masters.all()) {
-      list.push_back({m->name, m->master, m->parameter});
-    }
+  if (!plan.properties.master_weights.value_or(false)) {
+    return list;
   }
+  // Whoever looks at masters between a write to a parameter and the next step sees what that step will use.
+  MasterList stale;
+  for (const auto& m : masters.all()) {
+    stale.push_back(m.get());
+    list.push_back({m->name, m->master, m->parameter});
+  }
+  refresh(stale);
   return list;
 }
 

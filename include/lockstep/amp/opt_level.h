@@ -186,7 +186,7 @@ class LOCKSTEP_API Amp {
   at::Tensor scale_tensor(int loss_id = 0) const;
 
   /// Parameters with masters, in the model's order, by their names in the model (with `i.` before them where there are
-  /// several models). The masters are slices of one flat tensor.
+  /// several models). The masters are slices of one flat tensor, and up to date with writes to the parameters.
   std::vector<NamedMaster> masters() const;
   /// Takes all masters anew from the parameters. Needed by nobody in the ordinary course: `step` notices every element
   /// of a parameter that somebody else wrote, and takes its master from it.
