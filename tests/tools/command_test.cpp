@@ -69,6 +69,10 @@ TEST(Command, OtherCommandsAreProgramsBesideIt) {
   fs::permissions(companion, fs::perms::owner_all);
   EXPECT_EQ(output_of(folder.path() + "/lockstep greet a 'b c' --help; echo $?"), "hello a b c --help\n7\n");
   EXPECT_NE(output_of(folder.path() + "/lockstep gret").find("one of: run, greet"), std::string::npos);
+  const auto help = output_of(folder.path() + "/lockstep --help");
+  EXPECT_NE(help.find("\n  run        Start"), std::string::npos) << help;
+  EXPECT_NE(help.find("\n  greet"), std::string::npos) << help;
+  EXPECT_EQ(help.find("doctor"), std::string::npos) << "it is not in this folder";
 }
 
 TEST(Command, DoesNotLoadTorch) {

@@ -91,16 +91,23 @@ void read_events(const std::string& lines) {
   std::fflush(stdout);
 }
 
-// What rank 0's store does with the port it was given.
-void serve() {
-  const int fd = ::socket(AF_INET6, SOCK_STREAM, 0);
+// What rank 0's store does with the port it was given, on all addresses or on the loopback one only.
+void serve(const std::string& address) {
+  const bool loopback = address == "loopback";
+  const int fd = ::socket(loopback ? AF_INET : AF_INET6, SOCK_STREAM, 0);
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in6 address = {};
-  address.sin6_family = AF_INET6;
-  address.sin6_port = htons(static_cast<std::uint16_t>(std::atoi(variable("MASTER_PORT").c_str())));
-  const bool ok = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 && ::listen(fd, 8) == 0;
-  say(ok ? "serving" : std::string("cannot serve: ") + std::strerror(errno));
+  const auto port = htons(static_cast<std::uint16_t>(std::atoi(variable("MASTER_PORT").c_str())));
+  sockaddr_in v4 = {};
+  v4.sin_family = AF_INET;
+  v4.sin_port = port;
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in6 v6 = {};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = port;
+  const int bound = loopback ? ::bind(fd, reinterpret_cast<sockaddr*>(&v4), sizeof(v4))
+                             : ::bind(fd, reinterpret_cast<sockaddr*>(&v6), sizeof(v6));
+  say(bound == 0 && ::listen(fd, 8) == 0 ? "serving" : std::string("cannot serve: ") + std::strerror(errno));
 }
 
 void print_environment() {
@@ -173,7 +180,7 @@ std::map<std::string, Verb> verbs() {
       {"flood", [](const std::string& lines) { flood(std::stoi(lines)); }},
       {"long", [](const std::string& size) { say(std::string(std::stoul(size), 'y')); }},
       {"events", read_events},
-      {"serve", [](const std::string&) { serve(); }},
+      {"serve", serve},
       {"pid", write_pid},
       {"child", [](const std::string& folder) { start_child(folder, false); }},
       {"daemon", [](const std::string& folder) { start_child(folder, true); }},

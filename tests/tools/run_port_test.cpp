@@ -55,9 +55,11 @@ int port_in(const std::string& out) {
 }
 
 TEST(RunPort, RankZeroCanServeThePortThatWasKeptForIt) {
-  Launched launched(actors({"-n", "3"}, {"0:serve"}));
-  launched.finish();
-  EXPECT_EQ(launched.out(), "[0] serving\n");
+  for (const char* address : {"all", "loopback"}) {
+    Launched launched(actors({"-n", "3"}, {std::string("0:serve=") + address}));
+    launched.finish();
+    EXPECT_EQ(launched.out(), "[0] serving\n");
+  }
 }
 
 TEST(RunPort, SoItCanWithAFixedPort) {

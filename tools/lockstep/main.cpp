@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `lockstep`: what it is asked for, by its first argument.
+#include <iomanip>
 #include <iostream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,12 +17,22 @@ namespace {
 
 constexpr int usage_error = 2;
 
+std::string description_of(const std::string& command) {
+  const std::map<std::string, std::string> descriptions = {
+      {"run", "Start a program as N ranks on this machine"},
+      {"doctor", "Check this machine's torch, devices and network for training"},
+      {"inspect", "Show what is in a checkpoint"}};
+  const auto found = descriptions.find(command);
+  return found == descriptions.end() ? "" : found->second;
+}
+
+// Only commands that are installed, so that the text promises nothing.
 void print_help(std::ostream& out) {
-  out << "Usage: lockstep <command> [arguments]\n\nCommands:\n"
-         "  run        Start a program as N ranks on this machine\n"
-         "  doctor     Check this machine's torch, devices and network for training\n"
-         "  inspect    Show what is in a checkpoint\n\n"
-         "Options:\n"
+  out << "Usage: lockstep <command> [arguments]\n\nCommands:\n";
+  for (const auto& command : lockstep::launcher::known_commands()) {
+    out << "  " << std::left << std::setw(11) << command << description_of(command) << "\n";
+  }
+  out << "\nOptions:\n"
          "  -h,--help  This text; `lockstep <command> --help` tells about a command\n"
          "  --version  The version\n";
 }
