@@ -10,8 +10,8 @@
 //   $ lockstep run -n 2 gradient_accumulation
 //   [0] with no_sync: 5 all-reduces in 20 iterations
 //   [0] without:      20 all-reduces in 20 iterations
-//   [0] rank 0: weight sum = 5.9140625, bias sum = -0.0161
-//   [0] rank 1: weight sum = 5.9140625, bias sum = -0.0161
+//   [0] rank 0: weight sum = 0.91152222896965895, bias sum = 0.050947216834174469
+//   [0] rank 1: weight sum = 0.91152222896965895, bias sum = 0.050947216834174469
 //   [0] RESULT all_reduces=5 without_no_sync=20 sums_equal=true
 #include <ATen/ATen.h>
 #include <lockstep/amp/autocast.h>
@@ -25,7 +25,7 @@
 #include <optional>
 #include <string>
 
-#include "support/ranks.h"
+#include "support/output.h"
 
 namespace {
 

@@ -18,10 +18,12 @@
 // distance never healed. Lockstep sends the parameters' own storages. `--legacy` does in this file what was done then:
 //
 //   $ lockstep run -n 2 opt_level_sync --opt-level O2 --legacy
-//   [0] rank 1: out_diff=0.2261
+//   [0] --- output differences to rank 0's model, at step 0 ---
+//   [0] rank 0: out_diff=0.0000
+//   [0] rank 1: out_diff=0.2729
 //   ...
-//   [0] digests differ: parameter 0.weight on rank 1
-//   [0] RESULT max_diff=0.2261 digests_equal=false
+//   [0] digest check: parameter 0.weight differs from rank 0 (digest b6bf47faec386fae) on rank 1 (076a1534314009f2)
+//   [0] RESULT max_diff=0.272929 digests_equal=false
 #include <ATen/ATen.h>
 #include <lockstep/amp/opt_level.h>
 #include <lockstep/comm/launch.h>
@@ -36,7 +38,7 @@
 #include <string>
 
 #include "support/arguments.h"
-#include "support/ranks.h"
+#include "support/output.h"
 
 namespace nn = torch::nn;
 namespace amp = lockstep::amp;
@@ -80,9 +82,7 @@ double probe(const lockstep::World& world, const amp::Amp& amp, nn::Sequential& 
   world.broadcast(baseline).wait();
   const auto difference = (output - baseline).abs().mean().to(at::kDouble);
 
-  char text[32];
-  std::snprintf(text, sizeof(text), "out_diff=%.4f", difference.item<double>());
-  const auto texts = world.all_gather_text(text);
+  const auto texts = world.all_gather_text("out_diff=" + examples::decimal(difference.item<double>(), 4));
   if (world.rank() == 0) {
     std::printf("--- output differences to rank 0's model, %s ---\n", when.c_str());
     examples::print_by_rank(texts);
@@ -117,7 +117,7 @@ void run(const lockstep::World& world, const Settings& settings) {
     return;
   }
   if (!difference.empty()) {
-    std::printf("digests differ: %s\n", difference.c_str());
+    std::printf("digest check: %s\n", difference.c_str());
   }
   std::printf("RESULT max_diff=%g digests_equal=%s\n", std::max(before, after), difference.empty() ? "true" : "false");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/ranks.h"
+#include "support/output.h"
 
 #include <algorithm>
 #include <cinttypes>
@@ -16,6 +16,12 @@ void print_by_rank(const std::vector<std::string>& texts) {
     std::printf("rank %zu: %s\n", rank, texts[rank].c_str());
   }
   std::fflush(stdout);
+}
+
+std::string decimal(double number, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, number);
+  return text;
 }
 
 std::string hex(std::uint64_t number) {

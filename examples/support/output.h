@@ -13,6 +13,9 @@ bool all_equal(const std::vector<std::string>& texts);
 /// A line `rank R: text` for each.
 void print_by_rank(const std::vector<std::string>& texts);
 
+/// `number` with so many digits after the point.
+std::string decimal(double number, int digits);
+
 /// Sixteen hexadecimal digits.
 std::string hex(std::uint64_t number);
 
