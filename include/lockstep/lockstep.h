@@ -17,6 +17,7 @@
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused.h"
+#include "lockstep/optim/lamb.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/scaled_step.h"
 #include "lockstep/optim/sgd.h"

@@ -93,12 +93,31 @@ at::TensorOptions on(c10::Device device, at::ScalarType dtype) {
   return at::TensorOptions(device).dtype(dtype);
 }
 
-at::Tensor power_on(const DeviceGrads& grads, Norm norm) {
-  auto power = at::zeros({1}, on(grads.device, at::kDouble));
+/// A result's tensors, and their addresses.
+struct Settling {
+  Norm norm;
+  at::Tensor scale;
+  ClipResult result;
+  ClipTarget target;
+
+  Settling(c10::Device device, Norm type, double max_norm, const at::Tensor& grad_scale)
+      : norm(type), scale(grad_scale.defined() ? grad_scale.to(device) : grad_scale) {
+    const auto one = [&] { return at::empty({1}, on(device, at::kFloat)); };
+    result = {one(), one(), one()};
+    target = {max_norm, scale.defined() ? scale.const_data_ptr<float>() : nullptr,
+              result.norm.mutable_data_ptr<float>(), result.factor.mutable_data_ptr<float>(),
+              result.found_inf.mutable_data_ptr<float>()};
+  }
+};
+
+/// Powers of one device's gradients; on CUDA they settle at once unless `settling` is null.
+at::Tensor power_on(const DeviceGrads& grads, Norm norm, const Settling* settling) {
+  auto power = at::empty({1}, on(grads.device, at::kDouble));
   if (grads.device.is_cpu()) {
     *power.mutable_data_ptr<double>() = power_on_cpu(grads.spans, norm);
   } else {
-    power_on_cuda(grads.device.index(), grads.spans, norm, power.mutable_data_ptr<double>());
+    power_on_cuda(grads.device.index(), grads.spans, norm, power.mutable_data_ptr<double>(),
+                  settling != nullptr ? &settling->target : nullptr);
   }
   return power;
 }
@@ -107,28 +126,34 @@ at::Tensor joined_power(const std::vector<DeviceGrads>& grads, Norm norm) {
   if (grads.empty()) {
     return at::zeros({1}, on(at::kCPU, at::kDouble));
   }
-  auto power = power_on(grads[0], norm);
+  auto power = power_on(grads[0], norm, nullptr);
   for (std::size_t i = 1; i < grads.size(); ++i) {
-    const auto other = power_on(grads[i], norm).to(power.device(), /*non_blocking=*/power.is_cuda());
+    const auto other = power_on(grads[i], norm, nullptr).to(power.device(), /*non_blocking=*/power.is_cuda());
     power = norm == Norm::inf ? at::maximum(power, other) : power + other;
   }
   return power;
 }
 
-ClipResult settle(const at::Tensor& power, Norm norm, double max_norm, const at::Tensor& grad_scale) {
-  const auto device = power.device();
-  const auto one = [&] { return at::empty({1}, on(device, at::kFloat)); };
-  ClipResult result{one(), one(), one()};
-  const auto scale = grad_scale.defined() ? grad_scale.to(device) : at::Tensor();
-  const ClipTarget target{max_norm, scale.defined() ? scale.const_data_ptr<float>() : nullptr,
-                          result.norm.mutable_data_ptr<float>(), result.factor.mutable_data_ptr<float>(),
-                          result.found_inf.mutable_data_ptr<float>()};
-  if (device.is_cpu()) {
-    settle_clip(*power.const_data_ptr<double>(), norm, target);
-  } else {
-    settle_on_cuda(device.index(), power.const_data_ptr<double>(), norm, target);
+void settle(const at::Tensor& power, const Settling& settling) {
+  if (power.is_cpu()) {
+    return settle_clip(*power.const_data_ptr<double>(), settling.norm, settling.target);
   }
-  return result;
+  settle_on_cuda(power.device().index(), power.const_data_ptr<double>(), settling.norm, settling.target);
+}
+
+ClipResult settled(const std::vector<DeviceGrads>& grads, double max_norm, const ClipOptions& options) {
+  const Settling settling(grads.empty() ? c10::Device(at::kCPU) : grads[0].device, norm_of(options.norm_type), max_norm,
+                          options.grad_scale);
+  if (grads.size() == 1 && grads[0].device.is_cuda() && !options.reduce) {
+    power_on(grads[0], settling.norm, &settling);
+    return settling.result;
+  }
+  auto power = joined_power(grads, settling.norm);
+  if (options.reduce) {
+    options.reduce(power);
+  }
+  settle(power, settling);
+  return settling.result;
 }
 
 void check_finite(const ClipResult& result, double norm_type) {
@@ -153,16 +178,12 @@ void scale(const DeviceGrads& grads, const at::Tensor& factor) {
 
 ClipResult clip_factor(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   const at::NoGradGuard no_grad;
-  const auto norm = norm_of(options.norm_type);
+  norm_of(options.norm_type);
   core::check(max_norm >= 0, kWhere, [&] { return core::Problem{"max_norm below zero", core::str(max_norm), ">= 0"}; });
   check_inputs({.grad_scale = options.grad_scale});
   auto reads = gradients_of(parameters);
   std::transform(reads.begin(), reads.end(), reads.begin(), values_to_read);
-  auto power = joined_power(by_device(reads), norm);
-  if (options.reduce) {
-    options.reduce(power);
-  }
-  auto result = settle(power, norm, max_norm, options.grad_scale);
+  auto result = settled(by_device(reads), max_norm, options);
   if (options.error_if_nonfinite) {
     check_finite(result, options.norm_type);
   }

@@ -41,6 +41,13 @@ struct Memory<None> {
   using Cell = char;
 };
 
+/// The master where it rounds to its copy, and the copy where it does not: then somebody else wrote the copy.
+template <class C>
+[[gnu::always_inline]] inline float fresh(float master, std::uint32_t copy) {
+  const std::uint32_t rounded = C::narrow(master);
+  return rounded == copy ? master : C::widen(static_cast<std::uint16_t>(copy));
+}
+
 /// Calls `fn.template operator()<T>()` for the type of a kind that is not none.
 template <class Fn>
 void with_kind(Kind kind, Fn&& fn) {

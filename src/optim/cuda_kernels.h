@@ -14,10 +14,14 @@ namespace lockstep::optim {
 void launch_ticks(const std::vector<Tick>& ticks, cudaStream_t stream);
 void launch_pass(const Pass& pass, cudaStream_t stream);
 
+/// Doubles that launch_lamb needs as scratch.
+std::int64_t lamb_scratch(const Pass& pass);
+void launch_lamb(const Pass& pass, double* scratch, cudaStream_t stream);
+
 /// Doubles that launch_power needs as scratch.
 std::int64_t power_parts(const std::vector<GradSpan>& spans, int multiprocessors);
 void launch_power(const std::vector<GradSpan>& spans, Norm norm, int multiprocessors, double* parts, double* power,
-                  cudaStream_t stream);
+                  const ClipTarget* target, cudaStream_t stream);
 void launch_settle(const double* power, Norm norm, const ClipTarget& target, cudaStream_t stream);
 void launch_scale(const std::vector<GradSpan>& spans, const float* factor, cudaStream_t stream);
 

@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include "core/check.h"
+#include "lockstep/optim/lamb.h"
 #include "optim/checkpoint.h"
 #include "optim/engine.h"
 
@@ -97,5 +98,6 @@ void Fused<Base, Options>::add_param_group(const torch::optim::OptimizerParamGro
 template class Fused<torch::optim::Adam, torch::optim::AdamOptions>;
 template class Fused<torch::optim::AdamW, torch::optim::AdamWOptions>;
 template class Fused<torch::optim::SGD, torch::optim::SGDOptions>;
+template class Fused<PlainLamb, LambOptions>;
 
 }  // namespace lockstep::optim

@@ -21,11 +21,11 @@ struct GradSpan {
 
 /// What the host wants to know of a norm, and where its parts go. Addresses on the spans' device.
 struct ClipTarget {
-  double max_norm;
-  const float* grad_scale;  // or null
-  float* norm;
-  float* factor;
-  float* found_inf;
+  double max_norm = 0;
+  const float* grad_scale = nullptr;
+  float* norm = nullptr;
+  float* factor = nullptr;
+  float* found_inf = nullptr;
 };
 
 /// Adds what one more element, or one more part, brings to a sum of powers. The maximum lets NaN through.
@@ -59,8 +59,9 @@ LOCKSTEP_BOTH void settle_clip(double power, Norm norm, const ClipTarget& target
 /// Joined powers of all elements: a fixed order of sums, whatever the number of threads.
 double power_on_cpu(const std::vector<GradSpan>& spans, Norm norm);
 
-/// The same on a CUDA device, written to `power`, in the order of its current stream, without waiting.
-void power_on_cuda(int device, const std::vector<GradSpan>& spans, Norm norm, double* power);
+/// The same on a CUDA device, written to `power`, in the order of its current stream, without waiting. `target`, unless
+/// null: settle_clip at once.
+void power_on_cuda(int device, const std::vector<GradSpan>& spans, Norm norm, double* power, const ClipTarget* target);
 
 /// settle_clip on a CUDA device.
 void settle_on_cuda(int device, const double* power, Norm norm, const ClipTarget& target);

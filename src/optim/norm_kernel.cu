@@ -5,12 +5,12 @@
 
 #include "optim/cuda_kernels.h"
 #include "optim/cuda_memory.cuh"
+#include "optim/cuda_sums.cuh"
 
 namespace lockstep::optim {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarp = 32;
 constexpr int kBlocksPerMultiprocessor = 8;
 constexpr std::int64_t kChunk = 8192;  // elements a block takes at a time
 
@@ -61,24 +61,6 @@ __device__ double power_of_chunk(const T* data, std::int64_t count) {
   return power;
 }
 
-/// Joined over the block; in thread 0.
-template <Norm kNorm>
-__device__ double joined_in_block(double power) {
-  __shared__ double warps[32];
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    power = Power<kNorm>::join(power, __shfl_down_sync(0xffffffffu, power, offset));
-  }
-  if (threadIdx.x % kWarp == 0) {
-    warps[threadIdx.x / kWarp] = power;
-  }
-  __syncthreads();
-  power = 0;
-  for (int i = 0; threadIdx.x == 0 && i < blockDim.x / kWarp; ++i) {
-    power = Power<kNorm>::join(power, warps[i]);
-  }
-  return power;
-}
-
 template <Norm kNorm>
 struct ChunkPower {
   const GradSpan& span;
@@ -108,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
 }
 
 template <Norm kNorm>
-__global__ void total_kernel(const double* parts, std::int64_t count, double* power) {
+__global__ void total_kernel(const double* parts, std::int64_t count, double* power, ClipTarget target) {
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     sum = Power<kNorm>::join(sum, parts[i]);
@@ -116,6 +98,9 @@ __global__ void total_kernel(const double* parts, std::int64_t count, double* po
   sum = joined_in_block<kNorm>(sum);
   if (threadIdx.x == 0) {
     *power = sum;
+    if (target.norm != nullptr) {
+      settle_clip(sum, kNorm, target);
+    }
   }
 }
 
@@ -171,14 +156,14 @@ int blocks_for(const Table& table, int multiprocessors) {
 
 template <Norm kNorm>
 void launch_power_of(const std::vector<GradSpan>& spans, int multiprocessors, double* parts, double* power,
-                     cudaStream_t stream) {
+                     const ClipTarget* target, cudaStream_t stream) {
   std::int64_t done = 0;
   for_tables(spans, [&](const Table& table) {
     const int blocks = blocks_for(table, multiprocessors);
     parts_kernel<kNorm><<<blocks, kThreads, 0, stream>>>(table, parts + done);
     done += blocks;
   });
-  total_kernel<kNorm><<<1, 1024, 0, stream>>>(parts, done, power);
+  total_kernel<kNorm><<<1, 1024, 0, stream>>>(parts, done, power, target != nullptr ? *target : ClipTarget{});
 }
 
 }  // namespace
@@ -190,14 +175,14 @@ std::int64_t power_parts(const std::vector<GradSpan>& spans, int multiprocessors
 }
 
 void launch_power(const std::vector<GradSpan>& spans, Norm norm, int multiprocessors, double* parts, double* power,
-                  cudaStream_t stream) {
+                  const ClipTarget* target, cudaStream_t stream) {
   switch (norm) {
     case Norm::one:
-      return launch_power_of<Norm::one>(spans, multiprocessors, parts, power, stream);
+      return launch_power_of<Norm::one>(spans, multiprocessors, parts, power, target, stream);
     case Norm::two:
-      return launch_power_of<Norm::two>(spans, multiprocessors, parts, power, stream);
+      return launch_power_of<Norm::two>(spans, multiprocessors, parts, power, target, stream);
     case Norm::inf:
-      return launch_power_of<Norm::inf>(spans, multiprocessors, parts, power, stream);
+      return launch_power_of<Norm::inf>(spans, multiprocessors, parts, power, target, stream);
   }
 }
 

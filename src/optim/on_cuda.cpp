@@ -20,6 +20,11 @@ void launch_on(int device, Fn&& fn) {
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
+at::Tensor scratch_on(int device, std::int64_t doubles) {
+  const at::Device here(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+  return at::empty({doubles}, at::TensorOptions(here).dtype(at::kDouble));
+}
+
 int multiprocessors(int device) {
   int count = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
@@ -32,17 +37,20 @@ void run_on_cuda(int device, const std::vector<Tick>& ticks, const std::vector<P
   launch_on(device, [&](cudaStream_t stream) {
     launch_ticks(ticks, stream);
     for (const auto& pass : passes) {
-      launch_pass(pass, stream);
+      if (pass.update == Update::lamb) {
+        launch_lamb(pass, scratch_on(device, lamb_scratch(pass)).mutable_data_ptr<double>(), stream);
+      } else {
+        launch_pass(pass, stream);
+      }
     }
   });
 }
 
-void power_on_cuda(int device, const std::vector<GradSpan>& spans, Norm norm, double* power) {
+void power_on_cuda(int device, const std::vector<GradSpan>& spans, Norm norm, double* power, const ClipTarget* target) {
   launch_on(device, [&](cudaStream_t stream) {
     const int size = multiprocessors(device);
-    const auto options = at::TensorOptions(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
-    const auto parts = at::empty({power_parts(spans, size)}, options.dtype(at::kDouble));
-    launch_power(spans, norm, size, parts.mutable_data_ptr<double>(), power, stream);
+    const auto parts = scratch_on(device, power_parts(spans, size));
+    launch_power(spans, norm, size, parts.mutable_data_ptr<double>(), power, target, stream);
   });
 }
 

@@ -11,7 +11,7 @@ namespace lockstep::optim {
 
 enum class Kind : std::uint8_t { none, f64, f32, f16, bf16 };
 
-enum class Update : std::uint8_t { adam, amsgrad, sgd, momentum, nesterov };
+enum class Update : std::uint8_t { adam, amsgrad, sgd, momentum, nesterov, lamb };
 
 inline constexpr int kMaxStates = 3;
 
@@ -74,7 +74,7 @@ bool with_types(const Pass& pass, Fn&& fn) {
   return false;
 }
 
-/// Calls `fn.template operator()<Rule>()` for the rule of `update` in precision F.
+/// Calls `fn.template operator()<Rule>()` for the rule of `update` in precision F, if one pass is enough for it.
 template <class F, class Fn>
 void with_rule(Update update, Fn&& fn) {
   switch (update) {
@@ -88,6 +88,8 @@ void with_rule(Update update, Fn&& fn) {
       return fn.template operator()<MomentumRule<F, false>>();
     case Update::nesterov:
       return fn.template operator()<MomentumRule<F, true>>();
+    case Update::lamb:
+      return;  // two passes with a reduction between them: lamb_cpu.cpp, lamb_kernel.cu
   }
 }
 
@@ -100,6 +102,9 @@ template <>
 struct Precision<double> {
   using type = double;
 };
+
+/// LAMB's passes on the host; each span is one tensor.
+void run_lamb_on_cpu(const Pass& pass);
 
 /// On the host: advances the clocks, then runs the passes, on ATen's intra-op threads.
 void run_on_cpu(const std::vector<Tick>& ticks, const std::vector<Pass>& passes);

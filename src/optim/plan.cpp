@@ -23,12 +23,22 @@ constexpr std::uint8_t width_of(Kind kind) {
   return widths[static_cast<std::size_t>(kind)];
 }
 
-/// Pieces of one device that one loop serves.
+/// Pieces of one device that one loop serves. A piece's tag is the place of its clock in `clocks`.
 struct Bin {
   c10::Device device;
   Pass pass;
   std::vector<core::Piece> pieces;
+  std::vector<const Clock*> clocks;
 };
+
+/// Pieces with one clock may become one span, except where a tensor's own norm counts.
+std::uint64_t tag_in(Bin& bin, const Clock* clock) {
+  auto found = std::find(bin.clocks.begin(), bin.clocks.end(), clock);
+  if (found == bin.clocks.end() || bin.pass.update == Update::lamb) {
+    found = bin.clocks.insert(bin.clocks.end(), clock);
+  }
+  return static_cast<std::uint64_t>(found - bin.clocks.begin());
+}
 
 std::uintptr_t address(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
@@ -46,11 +56,11 @@ Bin& bin_of(const Item& item, Update update, std::vector<Bin>& bins) {
   if (found != bins.end()) {
     return *found;
   }
-  return bins.emplace_back(Bin{device, {update, weight, copy, grad, {}}, {}});
+  return bins.emplace_back(Bin{device, {update, weight, copy, grad, {}}, {}, {}});
 }
 
-core::Piece piece_of(const Item& item, int states, Staging& staging) {
-  core::Piece piece{.count = item.weight->numel(), .tag = address(item.slot->clock->memory)};
+core::Piece piece_of(const Item& item, int states, std::uint64_t tag, Staging& staging) {
+  core::Piece piece{.count = item.weight->numel(), .tag = tag};
   const auto& weight = staging.write(*item.weight, *item.weight);
   piece.at[kWeight] = address(weight);
   if (item.copy != nullptr) {
@@ -70,14 +80,14 @@ core::LaneWidths widths_of(const Pass& pass) {
   return widths;
 }
 
-Span span_of(const core::Piece& run) {
+Span span_of(const core::Piece& run, const Clock* clock) {
   const auto pointer = [&](std::size_t lane) { return reinterpret_cast<void*>(run.at[lane]); };
   Span span{.weight = pointer(kWeight), .copy = pointer(kCopy), .grad = pointer(kGrad)};
   for (std::size_t i = 0; i < kMaxStates; ++i) {
     span.state[i] = pointer(kState + i);
   }
   span.count = run.count;
-  span.clock = reinterpret_cast<const Clock*>(run.tag);
+  span.clock = clock;
   return span;
 }
 
@@ -132,12 +142,14 @@ std::vector<DeviceWork> plan_passes(const std::vector<Item>& items, const std::v
   std::vector<Bin> bins;
   for (const auto& item : items) {
     const auto update = recipes[item.group].update;
-    bin_of(item, update, bins).pieces.push_back(piece_of(item, state_count(update), staging));
+    auto& bin = bin_of(item, update, bins);
+    const auto tag = tag_in(bin, item.slot->clock->clock());
+    bin.pieces.push_back(piece_of(item, state_count(update), tag, staging));
   }
   std::vector<DeviceWork> all;
   for (auto& bin : bins) {
     for (const auto& run : core::join(std::move(bin.pieces), widths_of(bin.pass), kWhere)) {
-      bin.pass.spans.push_back(span_of(run));
+      bin.pass.spans.push_back(span_of(run, bin.clocks[run.tag]));
     }
     work_of(bin.device, all).passes.push_back(std::move(bin.pass));
   }

@@ -28,6 +28,7 @@ struct Hyper {
   double momentum = 0;
   double dampening = 0;
   bool maximize = false;
+  bool adapt = false;  // LAMB: scale the step by the ratio of norms
 
   friend bool operator==(const Hyper&, const Hyper&) = default;
 };
@@ -49,9 +50,10 @@ struct Clock {
   double unscale = 1;      // multiplies a gradient first, -1 where the objective is maximised
   double clip = 1;         // multiplies it next
   double lr = 0;
-  double keep = 1;       // multiplies the weight (AdamW's decay)
-  double step_size = 0;  // lr over the first bias correction
-  double root = 1;       // square root of the second bias correction
+  double keep = 1;        // multiplies the weight (AdamW's decay)
+  double correction = 1;  // first bias correction
+  double step_size = 0;   // lr over it
+  double root = 1;        // square root of the second bias correction
   Hyper hyper;
 };
 
@@ -80,7 +82,8 @@ LOCKSTEP_BOTH void advance(Clock& clock, const Hyper& hyper, const Signals& sign
   clock.unscale = hyper.maximize ? -unscale : unscale;
   clock.clip = signals.clip_factor != nullptr ? *signals.clip_factor : 1.0;
   clock.keep = 1.0 - clock.lr * hyper.decay_weight;
-  clock.step_size = clock.lr / (1.0 - whole_power(hyper.beta1, clock.steps));
+  clock.correction = 1.0 - whole_power(hyper.beta1, clock.steps);
+  clock.step_size = clock.lr / clock.correction;
   clock.root = sqrt(1.0 - whole_power(hyper.beta2, clock.steps));
 }
 
@@ -165,5 +168,41 @@ struct MomentumRule {
     return fma(g, step_size, w);
   }
 };
+
+/// LAMB, in two passes: a tensor's step is scaled by the norm of its weights over that of Adam's direction, and both
+/// are known only when the first pass is through. https://arxiv.org/abs/1904.00962
+template <class F>
+struct LambRule {
+  static constexpr int kStates = 2;
+  F beta1, rest1, beta2, rest2, eps, decay, correction, root;
+
+  LOCKSTEP_BOTH explicit LambRule(const Clock& c)
+      : beta1(static_cast<F>(c.hyper.beta1)),
+        rest1(static_cast<F>(1 - c.hyper.beta1)),
+        beta2(static_cast<F>(c.hyper.beta2)),
+        rest2(static_cast<F>(1 - c.hyper.beta2)),
+        eps(static_cast<F>(c.hyper.eps)),
+        decay(static_cast<F>(c.hyper.decay_weight)),
+        correction(static_cast<F>(c.correction)),
+        root(static_cast<F>(c.root)) {}
+
+  LOCKSTEP_BOTH void update_moments(F g, F* state) const {
+    using std::fma;
+    state[0] = fma(g, rest1, state[0] * beta1);
+    state[1] = fma(g * rest2, g, state[1] * beta2);
+  }
+
+  LOCKSTEP_BOTH F direction(F w, const F* state) const {
+    using std::fma;
+    using std::sqrt;
+    return fma(w, decay, state[0] / correction / (sqrt(state[1]) / root + eps));
+  }
+};
+
+/// The factor of a tensor's direction, from the squares of its weights and of its direction. Negative: a step descends.
+LOCKSTEP_BOTH double lamb_factor(const Clock& c, double weights, double directions) {
+  const bool adapt = c.hyper.adapt && weights > 0 && directions > 0;
+  return -c.lr * (adapt ? sqrt(weights) / sqrt(directions) : 1.0);
+}
 
 }  // namespace lockstep::optim

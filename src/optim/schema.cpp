@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "lockstep/optim/lamb.h"
 
 namespace lockstep::optim {
 namespace {
@@ -35,32 +36,15 @@ const Options& cast(const OptimizerOptions& options) {
   return *mine;
 }
 
-template <class Options, class State, bool kDecoupled>
-class AdamSchema final : public Schema {
+/// What Adam, AdamW and LAMB have in common.
+template <class Options, class State>
+class MomentsSchema : public Schema {
  public:
-  Recipe recipe(const OptimizerOptions& any) const override {
-    const auto& options = cast<Options>(any);
-    const auto [beta1, beta2] = options.betas();
-    at_least_zero("lr", options.lr());
-    at_least_zero("eps", options.eps());
-    at_least_zero("weight_decay", options.weight_decay());
-    in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "[0, 1)");
-    in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "[0, 1)");
-    Hyper hyper{.lr = options.lr(), .beta1 = beta1, .beta2 = beta2, .eps = options.eps()};
-    (kDecoupled ? hyper.decay_weight : hyper.decay_gradient) = options.weight_decay();
-    return {options.amsgrad() ? Update::amsgrad : Update::adam, hyper};
-  }
-
   void assign(OptimizerOptions& to, const OptimizerOptions& from) const override {
     static_cast<Options&>(to) = static_cast<const Options&>(from);
   }
 
   std::unique_ptr<OptimizerParamState> make_state() const override { return std::make_unique<State>(); }
-
-  std::array<at::Tensor*, kMaxStates> tensors(OptimizerParamState& any) const override {
-    auto& state = static_cast<State&>(any);
-    return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
-  }
 
   std::int64_t steps(const OptimizerParamState& state) const override {
     return static_cast<const State&>(state).step();
@@ -70,8 +54,54 @@ class AdamSchema final : public Schema {
     static_cast<State&>(state).step(steps);
   }
 
+ protected:
+  static Hyper checked(const Options& options) {
+    const auto [beta1, beta2] = options.betas();
+    at_least_zero("lr", options.lr());
+    at_least_zero("eps", options.eps());
+    at_least_zero("weight_decay", options.weight_decay());
+    in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "[0, 1)");
+    in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "[0, 1)");
+    return {.lr = options.lr(), .beta1 = beta1, .beta2 = beta2, .eps = options.eps()};
+  }
+};
+
+template <class Options, class State, bool kDecoupled>
+class AdamSchema final : public MomentsSchema<Options, State> {
+ public:
+  Recipe recipe(const OptimizerOptions& any) const override {
+    const auto& options = cast<Options>(any);
+    auto hyper = this->checked(options);
+    (kDecoupled ? hyper.decay_weight : hyper.decay_gradient) = options.weight_decay();
+    return {options.amsgrad() ? Update::amsgrad : Update::adam, hyper};
+  }
+
+  std::array<at::Tensor*, kMaxStates> tensors(OptimizerParamState& any) const override {
+    auto& state = static_cast<State&>(any);
+    return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
+  }
+
   const char* name() const override { return kDecoupled ? "AdamW" : "Adam"; }
-  const char* telling_option() const override { return "betas"; }
+  const char* telling_option() const override { return "amsgrad"; }
+};
+
+class LambSchema final : public MomentsSchema<LambOptions, LambParamState> {
+ public:
+  Recipe recipe(const OptimizerOptions& any) const override {
+    const auto& options = cast<LambOptions>(any);
+    auto hyper = checked(options);
+    hyper.decay_weight = options.weight_decay();
+    hyper.adapt = options.always_adapt() || options.weight_decay() != 0;
+    return {Update::lamb, hyper};
+  }
+
+  std::array<at::Tensor*, kMaxStates> tensors(OptimizerParamState& any) const override {
+    auto& state = static_cast<LambParamState&>(any);
+    return {&state.exp_avg(), &state.exp_avg_sq()};
+  }
+
+  const char* name() const override { return "Lamb"; }
+  const char* telling_option() const override { return "always_adapt"; }
 };
 
 class SgdSchema final : public Schema {
@@ -127,6 +157,11 @@ std::unique_ptr<Schema> make_schema<torch::optim::AdamOptions>() {
 template <>
 std::unique_ptr<Schema> make_schema<torch::optim::AdamWOptions>() {
   return std::make_unique<AdamSchema<torch::optim::AdamWOptions, torch::optim::AdamWParamState, true>>();
+}
+
+template <>
+std::unique_ptr<Schema> make_schema<LambOptions>() {
+  return std::make_unique<LambSchema>();
 }
 
 template <>

@@ -10,7 +10,15 @@
 
 #include "optim/pass.h"
 
+namespace torch::optim {
+struct AdamOptions;
+struct AdamWOptions;
+struct SGDOptions;
+}  // namespace torch::optim
+
 namespace lockstep::optim {
+
+struct LambOptions;
 
 /// What a group's options come to.
 struct Recipe {
@@ -19,7 +27,7 @@ struct Recipe {
 };
 
 constexpr int state_count(Update update) {
-  constexpr std::array<int, 5> counts{2, 3, 0, 1, 1};  // in the order of Update
+  constexpr std::array<int, 6> counts{2, 3, 0, 1, 1, 2};  // in the order of Update
   return counts[static_cast<std::size_t>(update)];
 }
 
@@ -51,5 +59,13 @@ class Schema {
 /// The schema of the torch::optim class with these options.
 template <class Options>
 std::unique_ptr<Schema> make_schema();
+template <>
+std::unique_ptr<Schema> make_schema<torch::optim::AdamOptions>();
+template <>
+std::unique_ptr<Schema> make_schema<torch::optim::AdamWOptions>();
+template <>
+std::unique_ptr<Schema> make_schema<torch::optim::SGDOptions>();
+template <>
+std::unique_ptr<Schema> make_schema<LambOptions>();
 
 }  // namespace lockstep::optim

@@ -7,13 +7,6 @@
 namespace lockstep::optim {
 namespace {
 
-/// The master where it rounds to its copy, and the copy where it does not: then somebody else wrote the copy.
-template <class C>
-[[gnu::always_inline]] inline float fresh(float master, std::uint32_t copy) {
-  const std::uint32_t rounded = C::narrow(master);
-  return rounded == copy ? master : C::widen(static_cast<std::uint16_t>(copy));
-}
-
 template <class T, class Rule, class F>
 [[gnu::always_inline]] inline void update(const Span& span, std::int64_t begin, std::int64_t end) {
   using W = Memory<typename T::Weight>;
@@ -75,7 +68,7 @@ void run_on_cpu(const std::vector<Tick>& ticks, const std::vector<Pass>& passes)
     advance(*tick.clock, tick.hyper, tick.signals);
   }
   for (const auto& pass : passes) {
-    run(pass);
+    pass.update == Update::lamb ? run_lamb_on_cpu(pass) : run(pass);
   }
 }
 

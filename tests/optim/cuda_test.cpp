@@ -11,6 +11,7 @@
 
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/lamb.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/support.h"
 
@@ -74,6 +75,23 @@ TEST(Cuda, adam_equals_the_cpu) {
   expect_cpu_and_cuda_equal<Adam>(AdamOptions(0.01).weight_decay(0.1));
   expect_cpu_and_cuda_equal<AdamW>(AdamWOptions(0.01).amsgrad(true), {.master_weights = true});
   expect_cpu_and_cuda_equal<AdamW>(AdamWOptions(0.01), {.master_weights = true, .capturable = true});
+}
+
+TEST(Cuda, lamb_equals_the_cpu_within_rounding) {
+  // Sums of squares are made in another order, in fp64: a factor may differ in its last fp32 bit, once a step.
+  for (const auto dtype : kDtypes) {
+    const auto on_cpu = make_parameters(dtype, 11);
+    const auto on_cuda = to_cuda(on_cpu);
+    Lamb cpu(on_cpu, LambOptions(0.01), {.master_weights = true});
+    Lamb cuda(on_cuda, LambOptions(0.01), {.master_weights = true});
+    train(cpu, on_cpu, on_cpu);
+    train(cuda, on_cuda, on_cpu);
+    for (std::size_t i = 0; i < on_cpu.size(); ++i) {
+      const auto master = cpu.master(on_cpu[i]);
+      expect_close({master.defined() ? cuda.master(on_cuda[i]) : on_cuda[i].detach()},
+                   {master.defined() ? master : on_cpu[i].detach()}, kSteps * 2.4e-7, c10::toString(dtype));
+    }
+  }
 }
 
 TEST(Cuda, step_counts_come_back_without_the_skipped_step) {

@@ -7,8 +7,9 @@
 
 namespace lockstep::optim {
 
-/// torch::optim::SGD in one pass, with momentum, dampening, Nesterov's look-ahead and weight decay. fp32 results equal
-/// torch's bit for bit, except that torch rounds twice in the last elements of a tensor, after its last whole vector.
+/// torch::optim::SGD in one pass, with momentum, dampening, Nesterov's look-ahead and weight decay. fp32 and fp64
+/// results equal torch's bit for bit where the CPU has fused multiply-add (ATen's vector code then rounds once, and so
+/// does this).
 class LOCKSTEP_API SGD : public Fused<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
   explicit SGD(const std::vector<torch::optim::OptimizerParamGroup>& groups, torch::optim::SGDOptions defaults,
