@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/c10d_defaults.h"
 
+#include <c10/util/Logging.h>
+
 #include "core/env.h"
 
 namespace lockstep::comm {
@@ -14,6 +16,10 @@ void set_c10d_defaults() {
     core::env_default("TORCH_FR_BUFFER_SIZE", "0");
     // NCCL's own watchdog would end the process without a word; Lockstep's watcher does its work.
     core::env_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
+    // A broken connection makes c10d print a stack trace before Lockstep's words. C++ programs do not read the
+    // variable unless told to.
+    core::env_default("TORCH_CPP_LOG_LEVEL", "ERROR");
+    c10::initLogging();
     return true;
   }();
 }

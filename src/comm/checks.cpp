@@ -27,7 +27,7 @@ std::string shape_of(const at::Tensor& tensor) {
 
 void check_memory(const at::Tensor& tensor, const char* which, const Call& call, const Place& place) {
   check(tensor.defined(), call, [&] { return Problem{str(which, " is an undefined tensor")}; });
-  check(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_meta(), call, [&] {
+  check(tensor.layout() == at::kStrided && !tensor.is_quantized(), call, [&] {
     return Problem{str(which, " has no plain memory"), str(tensor.toString()), "a strided tensor"};
   });
   check(!tensor.is_conj() && !tensor.is_neg(), call, [&] {

@@ -47,6 +47,7 @@ Call call_for(Operation operation, const at::Tensor& tensor, const CallLabel& la
   if (tensor.defined()) {
     call.dtype = tensor.scalar_type();
     call.elements = tensor.numel();
+    call.device = tensor.device();
   }
   return call;
 }
@@ -80,6 +81,9 @@ Work World::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallLabel& l
   call.op = op;
   comm::check_dense(tensor, call, impl_->place());
   comm::check_reducible(tensor.scalar_type(), call);
+  if (size() == 1) {
+    return impl_->pass(call);
+  }
   return impl_->issue(call, [&](const Call& numbered) {
     const auto target = numbers(tensor);
     mark_written(target);
@@ -92,6 +96,9 @@ Work World::broadcast(const at::Tensor& tensor, int root, const CallLabel& label
   call.root = root;
   comm::check_dense(tensor, call, impl_->place());
   comm::check_root(call, impl_->place());
+  if (size() == 1) {
+    return impl_->pass(call);
+  }
   return impl_->issue(call, [&](const Call& numbered) {
     const auto target = bytes(tensor);
     if (rank() != root) {
@@ -129,32 +136,43 @@ Work World::reduce_scatter(const at::Tensor& output, const at::Tensor& input, Re
 }
 
 void World::barrier(const CallLabel& label) const {
-  const auto token = at::zeros({1}, at::TensorOptions(at::kByte).device(device()));
-  const Call call{Operation::Barrier, at::kByte, 1, ReduceOp::Max, 0, label};
+  Call call{Operation::Barrier, at::kByte, 1, ReduceOp::Max, 0, label, impl_->control_device()};
+  if (size() == 1) {
+    impl_->pass(call);
+    return;
+  }
+  const auto token = at::zeros({1}, at::TensorOptions(at::kByte).device(call.device));
   auto work = impl_->issue(call, [&](const Call& numbered) { return impl_->backend().all_reduce(token, numbered); });
   wait_on_host(work, impl_->watch());
 }
 
+namespace {
+
+at::Tensor gathered(const World& world, const at::Tensor& mine, const CallLabel& label, comm::Watch& watch) {
+  const auto all = at::empty({world.size() * mine.numel()}, mine.options());
+  wait_on_host(world.all_gather(all, mine, label), watch);
+  return all.cpu();
+}
+
+}  // namespace
+
 // Lengths first, then texts padded to the longest.
 std::vector<std::string> World::all_gather_text(const std::string& text, const CallLabel& label) const {
-  const auto options = at::TensorOptions(device());
+  const auto device = impl_->control_device();
   const auto length = static_cast<std::int64_t>(text.size());
-  const auto gathered_lengths = at::empty({size()}, options.dtype(at::kLong));
-  wait_on_host(all_gather(gathered_lengths, at::full({1}, length, options.dtype(at::kLong)), label), impl_->watch());
-  const auto lengths = gathered_lengths.cpu();
+  const auto lengths =
+      gathered(*this, at::full({1}, length, at::TensorOptions(at::kLong).device(device)), label, impl_->watch());
   const auto longest = lengths.max().item<std::int64_t>();
 
   auto padded = text;
   padded.resize(static_cast<std::size_t>(longest));
-  const auto mine = at::from_blob(padded.data(), {longest}, at::kByte).to(device());
-  const auto gathered_texts = at::empty({size(), longest}, options.dtype(at::kByte));
-  wait_on_host(all_gather(gathered_texts, mine, label), impl_->watch());
-  const auto texts = gathered_texts.cpu();
+  const auto mine = at::from_blob(padded.data(), {longest}, at::kByte).to(device);
+  const auto texts = gathered(*this, mine, label, impl_->watch());
 
   std::vector<std::string> result;
+  const auto* begin = reinterpret_cast<const char*>(texts.const_data_ptr<std::uint8_t>());
   for (std::int64_t r = 0; r < size(); ++r) {
-    const auto* begin = reinterpret_cast<const char*>(texts.const_data_ptr<std::uint8_t>()) + r * longest;
-    result.emplace_back(begin, static_cast<std::size_t>(lengths[r].item<std::int64_t>()));
+    result.emplace_back(begin + r * longest, static_cast<std::size_t>(lengths[r].item<std::int64_t>()));
   }
   return result;
 }

@@ -218,6 +218,14 @@ BackendKind backend_from(const std::string& name) {
   core::fail("world.from_environment", {"LOCKSTEP_BACKEND names no backend", "'" + name + "'", "auto, gloo or nccl"});
 }
 
+c10::Device device_from(const std::string& name) {
+  try {
+    return c10::Device(name);
+  } catch (const c10::Error&) {
+    core::fail("world.from_environment", {"LOCKSTEP_DEVICE names no device", "'" + name + "'", "cpu, cuda or cuda:0"});
+  }
+}
+
 void read_own_variables(const Reader& env, WorldOptions& options) {
   options.timeout = env.seconds("LOCKSTEP_TIMEOUT_S").value_or(options.timeout);
   options.heartbeat_timeout = env.seconds("LOCKSTEP_HEARTBEAT_TIMEOUT_S").value_or(options.heartbeat_timeout);
@@ -228,7 +236,7 @@ void read_own_variables(const Reader& env, WorldOptions& options) {
     options.backend = backend_from(*backend);
   }
   if (const auto device = env.text("LOCKSTEP_DEVICE")) {
-    options.device = c10::Device(*device);
+    options.device = device_from(*device);
   }
 }
 

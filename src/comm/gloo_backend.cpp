@@ -2,6 +2,7 @@
 // Gloo, by c10d's process group, with two things of our own: a tag per collective made of what must be equal on all
 // ranks, so that different collectives never meet (gloo would abort the process, or mix their bytes in silence), and a
 // way to end those in flight.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/backend.h"
@@ -34,6 +35,14 @@ class TaggedGloo final : public c10d::ProcessGroupGloo {
     }
   }
 };
+
+// The waiter may use another stream than the caller did, of which the allocator must know before it reuses the memory.
+void keep_for_current_stream(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) {
+    const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+    at::Tensor(tensor).record_stream(guard.getStream(tensor.device()));
+  }
+}
 
 class GlooBackend final : public Backend {
  public:
@@ -70,7 +79,10 @@ class GlooBackend final : public Backend {
     const auto scratch = input.clone();
     auto issued = all_reduce(scratch, call);
     const auto part = scratch.narrow(0, group_->getRank() * output.numel(), output.numel());
-    issued.finish = [output, part]() mutable { output.copy_(part); };
+    issued.finish = [output, part]() mutable {
+      output.copy_(part);
+      keep_for_current_stream(part);
+    };
     return issued;
   }
 

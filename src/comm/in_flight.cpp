@@ -25,12 +25,11 @@ namespace lockstep {
 using namespace std::chrono_literals;
 
 Work::Impl::Impl(comm::Call call, comm::Issued issued, std::shared_ptr<comm::Watch> watch,
-                 std::shared_ptr<comm::Ledger> ledger, c10::Device device)
+                 std::shared_ptr<comm::Ledger> ledger)
     : call_(std::move(call)),
       issued_(std::move(issued)),
       watch_(std::move(watch)),
       ledger_(std::move(ledger)),
-      device_(device),
       progress_(std::make_shared<comm::Progress>(issued_.probe)) {
   if (runs_on_host()) {
     follow();
@@ -51,8 +50,9 @@ void Work::Impl::follow() {
 
 void Work::Impl::await_end() {
   auto& failure = watch_->failure();
+  comm::Silence silence;
   while (!progress_->ended() && !failure.wait([this] { return progress_->ended(); }, 100ms)) {
-    watch_->check_silence();
+    watch_->check_silence(silence, 100ms);
   }
 }
 
@@ -87,17 +87,17 @@ void Work::Impl::finish() {
     return;
   }
   std::lock_guard lock(finishing_);
-  const c10::impl::VirtualGuardImpl guard(device_.type());
+  const c10::impl::VirtualGuardImpl guard(call_.device.type());
   if (!finished_) {
     at::NoGradGuard no_grad;
     issued_.finish();
     finished_ = true;
-    if (!device_.is_cpu()) {
-      finish_event_.emplace(device_.type());
-      finish_event_->record(guard.getStream(device_));
+    if (!call_.device.is_cpu()) {
+      finish_event_.emplace(call_.device.type());
+      finish_event_->record(guard.getStream(call_.device));
     }
   } else if (finish_event_) {
-    finish_event_->block(guard.getStream(device_));
+    finish_event_->block(guard.getStream(call_.device));
   }
 }
 

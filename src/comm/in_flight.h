@@ -45,8 +45,7 @@ namespace lockstep {
 
 class Work::Impl {
  public:
-  Impl(comm::Call call, comm::Issued issued, std::shared_ptr<comm::Watch> watch, std::shared_ptr<comm::Ledger> ledger,
-       c10::Device device);
+  Impl(comm::Call call, comm::Issued issued, std::shared_ptr<comm::Watch> watch, std::shared_ptr<comm::Ledger> ledger);
 
   const std::shared_ptr<comm::Progress>& progress() const { return progress_; }
 
@@ -64,7 +63,6 @@ class Work::Impl {
   comm::Issued issued_;
   const std::shared_ptr<comm::Watch> watch_;
   const std::shared_ptr<comm::Ledger> ledger_;
-  const c10::Device device_;
   const std::shared_ptr<comm::Progress> progress_;
   std::mutex finishing_;
   bool finished_ = false;

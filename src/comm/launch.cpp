@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/launch.h"
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
@@ -17,9 +18,12 @@
 namespace lockstep {
 namespace {
 
+// Torch's own errors carry a stack trace, which is of no use to other ranks.
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const c10::Error& known) {
+    return known.what_without_backtrace();
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
@@ -39,7 +43,7 @@ WorldOptions options_of_rank(WorldOptions options, int rank, int size) {
   return options;
 }
 
-// What is said of a rank's exception: the world's own words if the exception only repeats them.
+// Tells all ranks of the exception; what comes back is that, or an earlier failure's words.
 std::string words_of(const World& world, const std::exception_ptr& error) {
   const auto text = core::str("[rank ", world.rank(), "] ", text_of(error));
   return world.fail(text);
@@ -120,8 +124,13 @@ int run_main(World& world, const std::function<void()>& fn) {
   try {
     fn();
     return 0;
+  } catch (const WorldError& error) {
+    words_of(world, std::current_exception());
+    return report(error.what());
   } catch (...) {
-    return report(words_of(world, std::current_exception()));
+    const auto own = core::str("[rank ", world.rank(), "] ", text_of(std::current_exception()));
+    const auto first = world.fail(own);
+    return report(first == own ? own : core::str(own, "\n  after ", first));
   }
 }
 

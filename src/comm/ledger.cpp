@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/ledger.h"
 
+#include <algorithm>
+
 #include "comm/in_flight.h"
 
 namespace lockstep::comm {
@@ -10,7 +12,7 @@ void Ledger::enter(Call& call) {
   call.number = ++called_;
   last_ = call;
   signatures_.push_back(call.signature());
-  if (signatures_.size() > GroupPulse::kHistory) {
+  if (signatures_.size() > kRemembered) {
     signatures_.pop_front();
   }
 }
@@ -20,9 +22,10 @@ void Ledger::track(const Call& call, std::shared_ptr<Progress> progress) {
   pending_.push_back({call, Clock::now(), std::move(progress)});
 }
 
-void Ledger::close() {
+void Ledger::close(bool in_peace) {
   std::lock_guard lock(mutex_);
-  left_ = true;
+  left_ = in_peace;
+  closed_ = true;
   pending_.clear();
 }
 
@@ -31,9 +34,9 @@ std::uint64_t Ledger::called() const {
   return called_;
 }
 
-bool Ledger::left() const {
+bool Ledger::closed() const {
   std::lock_guard lock(mutex_);
-  return left_;
+  return closed_;
 }
 
 Ledger::Clock::duration Ledger::pending_for() {
@@ -44,7 +47,7 @@ Ledger::Clock::duration Ledger::pending_for() {
 
 GroupPulse Ledger::pulse() const {
   std::lock_guard lock(mutex_);
-  GroupPulse pulse{group_, called_, 0, left_, {signatures_.begin(), signatures_.end()}};
+  GroupPulse pulse{group_, called_, 0, left_};
   if (!pending_.empty()) {
     pulse.pending = pending_.front().call.number;
     pulse.pending_text = pending_.front().call.describe();
@@ -52,7 +55,19 @@ GroupPulse Ledger::pulse() const {
   if (called_ > 0) {
     pulse.last_text = last_.describe();
   }
+  add_window(pulse);
   return pulse;
+}
+
+void Ledger::add_window(GroupPulse& pulse) const {
+  constexpr std::uint64_t kBefore = 8;
+  const auto oldest = called_ - signatures_.size() + 1;
+  const auto last = called_ < GroupPulse::kWindow ? 1 : called_ - GroupPulse::kWindow + 1;
+  const auto wanted = pulse.pending == 0 ? last : std::min(last, pulse.pending - std::min(pulse.pending, kBefore));
+  pulse.first = std::max(wanted, oldest);
+  const auto from = signatures_.begin() + static_cast<std::ptrdiff_t>(pulse.first - oldest);
+  const auto count = std::min<std::ptrdiff_t>(GroupPulse::kWindow, signatures_.end() - from);
+  pulse.signatures.assign(from, from + count);
 }
 
 }  // namespace lockstep::comm

@@ -30,11 +30,12 @@ class Ledger {
   void enter(Call& call);
   void track(const Call& call, std::shared_ptr<Progress> progress);
 
-  /// This rank lets go of the group. Nothing is pending any more.
-  void close();
+  /// This rank lets go of the group, and nothing is pending any more. Others are only told so `in_peace`: where an
+  /// exception is under way, its words are better than that.
+  void close(bool in_peace);
 
   std::uint64_t called() const;
-  bool left() const;
+  bool closed() const;
 
   /// Forgets what has ended. How long the oldest of the rest has been under way; zero if there is none.
   Clock::duration pending_for();
@@ -48,11 +49,17 @@ class Ledger {
     std::shared_ptr<Progress> progress;
   };
 
+  // Many collectives may be in flight together, and the oldest is the one that is compared.
+  static constexpr std::size_t kRemembered = 1024;
+
+  void add_window(GroupPulse& pulse) const;
+
   const std::string group_;
   const std::vector<int> members_;
   mutable std::mutex mutex_;
   std::uint64_t called_ = 0;
   bool left_ = false;
+  bool closed_ = false;
   Call last_;
   std::deque<std::uint32_t> signatures_;
   std::deque<Pending> pending_;

@@ -17,13 +17,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A store may see several worlds, one after another. A rank's n-th world meets the other ranks' n-th.
-c10::intrusive_ptr<c10d::Store> space_of_this_world(const WorldOptions& options) {
-  auto store = open_store(options);
-  const auto count = store->add(core::str("lockstep/worlds_of/", options.rank), 1);
-  return c10::make_intrusive<c10d::PrefixStore>(core::str("lockstep/", count), std::move(store));
-}
-
 WatchSettings settings_of(const WorldOptions& options) {
   return {options.rank,           options.size,        options.timeout,           options.heartbeat_timeout,
           options.mismatch_after, store_host(options), options.launcher_events_fd};
@@ -35,17 +28,22 @@ Membership::Membership(const WorldOptions& options)
     : options_(options), watch_(std::make_shared<Watch>(settings_of(options))) {
   set_c10d_defaults();
   const SigpipeBlock block;
-  store_ = space_of_this_world(options);
+  store_ = meet(options);
   watcher_ = std::make_unique<Watcher>(watch_, store_->clone());
   try {
     watch_->set_peers(arrive(store_, options, *watch_));
   } catch (const InputError& error) {
     throw InputError(watch_->fail({options.rank, error.what()}).text);
+  } catch (const c10::Error& error) {
+    // The store broke; the watcher has seen it too and may know why.
+    watch_->fail({-1, core::str("[world] the store is gone: ", first_line(error.what_without_backtrace()))});
+    watch_->failure().raise();
   }
 }
 
 // The store goes last: where this rank serves it, the watcher's goodbye still needs it.
 Membership::~Membership() {
+  const auto limit = store_host(options_) == options_.rank ? 3s : 1s;
   auto watcher = std::make_shared<std::unique_ptr<Watcher>>(std::move(watcher_));
   auto store = std::make_shared<c10::intrusive_ptr<c10d::Store>>(std::move(store_));
   run_or_leave(
@@ -53,7 +51,7 @@ Membership::~Membership() {
         watcher->reset();
         store->reset();
       },
-      1s);
+      limit);
 }
 
 std::unique_ptr<Backend> Membership::make_group(const std::string& name, int rank, int size) {

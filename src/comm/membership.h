@@ -18,7 +18,8 @@ class Membership {
  public:
   /// Meets the other ranks. `options` are complete and for more than one rank.
   explicit Membership(const WorldOptions& options);
-  /// Leaves in peace, or in failure if there is one. Takes about a second at most.
+  /// Leaves in peace, or in failure if there is one. Takes about a second at most, three where this rank serves the
+  /// store and others are slow to read what it leaves behind.
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;

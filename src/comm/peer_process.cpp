@@ -50,6 +50,10 @@ PeerProcess PeerProcess::self() {
   return {machine_name(), pid, read_status(pid).started};
 }
 
+std::uint64_t PeerProcess::started_at(int pid) {
+  return read_status(pid).started;
+}
+
 PeerProcess PeerProcess::decode(const std::string& text) {
   PeerProcess process;
   std::istringstream(text) >> process.machine >> process.pid >> process.started;

@@ -15,6 +15,8 @@ struct PeerProcess {
   std::uint64_t started = 0;
 
   static PeerProcess self();
+  /// Of any process of this machine; 0 if there is none.
+  static std::uint64_t started_at(int pid);
   static PeerProcess decode(const std::string& text);
   std::string encode() const;
 

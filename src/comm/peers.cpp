@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/peers.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace lockstep::comm {
+
+using namespace std::chrono_literals;
+
 namespace {
 
 std::string key(int rank) {
@@ -35,15 +40,12 @@ void Peers::read(const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     auto& entry = entries_[static_cast<std::size_t>(ranks[i])];
     auto pulse = Pulse::decode(std::string(values[i].begin(), values[i].end()));
-    if (pulse.beat != entry.pulse.beat) {
-      entry.changed = now;
-    }
+    const bool beats = pulse.beat != entry.pulse.beat;
+    entry.silence =
+        beats ? Clock::duration::zero() : entry.silence + std::min<Clock::duration>(now - entry.read, 500ms);
+    entry.read = now;
     entry.pulse = std::move(pulse);
   }
-}
-
-Peers::Clock::duration Peers::silent_for(int rank) const {
-  return Clock::now() - entries_[static_cast<std::size_t>(rank)].changed;
 }
 
 }  // namespace lockstep::comm

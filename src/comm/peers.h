@@ -22,8 +22,9 @@ class Peers {
   void read(const std::vector<int>& ranks);
 
   const Pulse& pulse(int rank) const { return entries_[static_cast<std::size_t>(rank)].pulse; }
-  /// Since this rank was last seen to beat; nothing counts before the first call for it.
-  Clock::duration silent_for(int rank) const;
+  /// How long this rank has been read without a new beat. A gap between two reads counts for little: this process may
+  /// have been stopped itself.
+  Clock::duration silent_for(int rank) const { return entries_[static_cast<std::size_t>(rank)].silence; }
 
   /// All ranks but this one, and the one that this rank looks after.
   const std::vector<int>& others() const { return others_; }
@@ -32,7 +33,8 @@ class Peers {
  private:
   struct Entry {
     Pulse pulse;
-    Clock::time_point changed = Clock::now();
+    Clock::time_point read = Clock::now();
+    Clock::duration silence = Clock::duration::zero();
   };
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -18,7 +18,7 @@ std::string one_field(std::string text) {
 
 void encode(std::ostream& out, const GroupPulse& group) {
   out << '\n'
-      << group.group << '\t' << group.called << ' ' << group.pending << ' ' << group.left << ' '
+      << group.group << '\t' << group.called << ' ' << group.pending << ' ' << group.left << ' ' << group.first << ' '
       << group.signatures.size();
   for (const auto signature : group.signatures) {
     out << ' ' << signature;
@@ -36,8 +36,8 @@ GroupPulse decode_group(const std::string& line) {
   std::getline(fields, group.last_text, '\t');
   std::istringstream in(numbers);
   std::size_t count = 0;
-  in >> group.called >> group.pending >> group.left >> count;
-  group.signatures.resize(std::min(count, GroupPulse::kHistory));
+  in >> group.called >> group.pending >> group.left >> group.first >> count;
+  group.signatures.resize(std::min(count, GroupPulse::kWindow));
   for (auto& signature : group.signatures) {
     in >> signature;
   }
@@ -45,6 +45,13 @@ GroupPulse decode_group(const std::string& line) {
 }
 
 }  // namespace
+
+std::optional<std::uint32_t> GroupPulse::signature_of(std::uint64_t number) const {
+  if (number < first || number - first >= signatures.size()) {
+    return std::nullopt;
+  }
+  return signatures[static_cast<std::size_t>(number - first)];
+}
 
 std::string GroupPulse::text_of(std::uint64_t number) const {
   if (number == pending) {

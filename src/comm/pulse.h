@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,8 @@ namespace lockstep::comm {
 
 /// One group of ranks, seen from one of its members.
 struct GroupPulse {
-  /// Of signatures kept.
-  static constexpr std::size_t kHistory = 16;
+  /// Most signatures told.
+  static constexpr std::size_t kWindow = 32;
 
   std::string group;
   /// Collectives called so far.
@@ -20,11 +21,15 @@ struct GroupPulse {
   std::uint64_t pending = 0;
   /// The rank has let go of this group.
   bool left = false;
-  /// Of the last calls, at most kHistory, the newest last.
+  /// Number of the call that the first signature belongs to. The window starts shortly before the pending call, since
+  /// other ranks may be a few behind; where nothing is pending it holds the last calls.
+  std::uint64_t first = 1;
   std::vector<std::uint32_t> signatures = {};
   /// Texts of the oldest pending and of the last call.
   std::string pending_text = {};
   std::string last_text = {};
+
+  std::optional<std::uint32_t> signature_of(std::uint64_t number) const;
 
   /// Text of call `number` if it is one of the two known, else its number.
   std::string text_of(std::uint64_t number) const;

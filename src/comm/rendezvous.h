@@ -11,9 +11,9 @@ namespace lockstep::comm {
 /// Checks the options and fills in what they leave to Lockstep: local rank and size, device, backend.
 WorldOptions completed(WorldOptions options);
 
-/// The caller's store, or a client of the one at master_addr:master_port, which rank 0 serves unless it is external.
-/// Threads that this starts ignore SIGPIPE.
-c10::intrusive_ptr<c10d::Store> open_store(const WorldOptions& options);
+/// A part of a store that only the ranks of this world use: of the caller's store, or of the one at
+/// master_addr:master_port, which rank 0 serves unless it is external. Waits for the server, at most the timeout.
+c10::intrusive_ptr<c10d::Store> meet(const WorldOptions& options);
 
 /// Rank that serves the store, or -1.
 int store_host(const WorldOptions& options);

@@ -15,19 +15,30 @@ std::chrono::milliseconds patience(bool has_launcher) {
   return has_launcher ? 1000ms : 60ms;
 }
 
-Words process_ended(int rank, const PeerProcess& process) {
-  return {rank, core::str("[world] rank ", rank, " is gone: its process (", process.pid, ") has ended")};
+std::string seconds(std::chrono::milliseconds time) {
+  return core::str(std::chrono::duration<double>(time).count(), " s");
 }
 
 }  // namespace
 
 void Suspicion::look_at_neighbour() {
   const int neighbour = peers_.neighbour();
-  const auto processes = watch_.peers();
-  const bool ended = processes[static_cast<std::size_t>(neighbour)].has_ended() && !peers_.pulse(neighbour).left;
-  if (ended && !neighbour_ended_) {
+  peers_.read({neighbour});
+  neighbour_silent_ =
+      !peers_.pulse(neighbour).left && peers_.silent_for(neighbour) > watch_.settings().heartbeat_timeout;
+  if (!neighbour_ended_ && has_ended(neighbour)) {
     neighbour_ended_ = Clock::now();
   }
+}
+
+// A rank that leaves in peace says so before its process ends, so its pulse is read after the process was seen to have
+// ended.
+bool Suspicion::has_ended(int rank) {
+  if (!watch_.peers()[static_cast<std::size_t>(rank)].has_ended()) {
+    return false;
+  }
+  peers_.read({rank});
+  return !peers_.pulse(rank).left;
 }
 
 std::optional<Words> Suspicion::judge(bool has_launcher) {
@@ -40,23 +51,29 @@ std::optional<Words> Suspicion::judge(bool has_launcher) {
 
 std::optional<Words> Suspicion::judge_neighbour(bool has_launcher) {
   const int neighbour = peers_.neighbour();
-  if (neighbour_ended_ && Clock::now() - *neighbour_ended_ > patience(has_launcher)) {
-    return process_ended(neighbour, watch_.peers()[static_cast<std::size_t>(neighbour)]);
+  if (neighbour_ended_ && Clock::now() - *neighbour_ended_ > patience(has_launcher) && has_ended(neighbour)) {
+    return process_ended(neighbour);
   }
-  const auto limit = watch_.settings().heartbeat_timeout;
-  if (!peers_.pulse(neighbour).left && peers_.silent_for(neighbour) > limit) {
+  if (neighbour_silent_) {
     return Words{neighbour, core::str("[world] rank ", neighbour, " has sent no heartbeat for ",
-                                      std::chrono::duration<double>(limit).count(),
-                                      " s: it is stopped, or its machine or network is gone")};
+                                      seconds(watch_.settings().heartbeat_timeout),
+                                      ": it is stopped, or its machine or network is gone")};
   }
   return std::nullopt;
+}
+
+Words Suspicion::process_ended(int rank) {
+  return {rank, core::str("[world] rank ", rank, " is gone: its process (",
+                          watch_.peers()[static_cast<std::size_t>(rank)].pid, ") has ended")};
 }
 
 std::optional<Words> Suspicion::judge_loss(const Loss& loss, bool has_launcher) {
   peers_.read(peers_.others());
   const auto age = Clock::now() - loss.since;
-  if (auto words = left_early(loss)) {
-    return words;
+  if (age > patience(false)) {
+    if (auto words = left_early(loss)) {
+      return words;
+    }
   }
   if (age > patience(has_launcher)) {
     if (auto words = ended_process()) {
@@ -87,10 +104,9 @@ std::optional<Words> Suspicion::left_early(const Loss& loss) {
 }
 
 std::optional<Words> Suspicion::ended_process() {
-  const auto processes = watch_.peers();
   for (const int other : peers_.others()) {
-    if (!peers_.pulse(other).left && processes[static_cast<std::size_t>(other)].has_ended()) {
-      return process_ended(other, processes[static_cast<std::size_t>(other)]);
+    if (has_ended(other)) {
+      return process_ended(other);
     }
   }
   return std::nullopt;

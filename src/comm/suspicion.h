@@ -15,7 +15,7 @@ class Suspicion {
  public:
   Suspicion(Watch& watch, Peers& peers) : watch_(watch), peers_(peers) {}
 
-  /// After its pulse was read. Notes when it is first seen to have ended.
+  /// Reads the neighbour's pulse, and notes what speaks against it.
   void look_at_neighbour();
 
   /// Words, once the signs are enough and nobody has better ones. REQUIRES: all ranks have arrived.
@@ -27,12 +27,15 @@ class Suspicion {
   std::optional<Words> judge_neighbour(bool has_launcher);
   std::optional<Words> judge_loss(const Loss& loss, bool has_launcher);
   std::optional<Words> left_early(const Loss& loss);
+  bool has_ended(int rank);
+  Words process_ended(int rank);
   std::optional<Words> ended_process();
   std::optional<Words> silent_peer();
 
   Watch& watch_;
   Peers& peers_;
   std::optional<Clock::time_point> neighbour_ended_;
+  bool neighbour_silent_ = false;
 };
 
 }  // namespace lockstep::comm

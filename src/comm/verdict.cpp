@@ -6,14 +6,6 @@
 namespace lockstep::comm {
 namespace {
 
-std::optional<std::uint32_t> signature_of(const GroupPulse& group, std::uint64_t number) {
-  const auto back = group.called - number;
-  if (number == 0 || number > group.called || back >= group.signatures.size()) {
-    return std::nullopt;
-  }
-  return group.signatures[group.signatures.size() - 1 - static_cast<std::size_t>(back)];
-}
-
 Words left_early(const Witness& mine, const Witness& theirs) {
   return {theirs.rank, core::str("[world] rank ", theirs.rank, " left after ", theirs.group.called,
                                  " collectives while rank ", mine.rank, " waits in ", mine.group.pending_text)};
@@ -38,8 +30,8 @@ std::optional<Words> compare(const Witness& mine, const Witness& theirs) {
   if (theirs.group.called < number) {
     return theirs.group.left ? std::optional(left_early(mine, theirs)) : std::nullopt;
   }
-  const auto ours = signature_of(mine.group, number);
-  const auto other = signature_of(theirs.group, number);
+  const auto ours = mine.group.signature_of(number);
+  const auto other = theirs.group.signature_of(number);
   if (ours && other && *ours != *other) {
     return differ(mine, theirs);
   }

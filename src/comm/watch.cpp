@@ -40,9 +40,12 @@ void Watch::report_loss(const Ledger& ledger, const Call& call, const std::strin
   ring();
 }
 
-void Watch::check_silence() {
+void Watch::check_silence(Silence& silence, std::chrono::milliseconds waited) {
   const auto limit = settings_.heartbeat_timeout + 500ms;
-  if (!watched_ || Clock::now() - last_answer_.load() < limit) {
+  const auto answers = answers_.load();
+  silence.lasted = answers == silence.answers ? silence.lasted + waited : 0ms;
+  silence.answers = answers;
+  if (!watched_ || silence.lasted < limit) {
     return;
   }
   const auto host = settings_.store_host < 0 ? std::string("the store's host")
@@ -56,9 +59,9 @@ void Watch::add(std::shared_ptr<Ledger> ledger, std::weak_ptr<Backend> backend) 
   groups_.push_back({std::move(ledger), std::move(backend)});
   // Of groups that were let go, the last ones are enough to tell others why their collectives break.
   constexpr std::ptrdiff_t kKept = 16;
-  const auto left = [](const Group& group) { return group.ledger->left(); };
-  if (std::count_if(groups_.begin(), groups_.end(), left) > kKept) {
-    groups_.erase(std::find_if(groups_.begin(), groups_.end(), left));
+  const auto closed = [](const Group& group) { return group.ledger->closed(); };
+  if (std::count_if(groups_.begin(), groups_.end(), closed) > kKept) {
+    groups_.erase(std::find_if(groups_.begin(), groups_.end(), closed));
   }
 }
 
@@ -79,7 +82,6 @@ void Watch::stop() {
 
 void Watch::begin() {
   wake_up_.emplace();
-  answered();
   watched_ = true;
 }
 

@@ -40,6 +40,13 @@ struct Loss {
   std::string reason;
 };
 
+/// How long the store has been silent, as seen by somebody who waits. Time is counted in waits, not by the clock: a
+/// process that was stopped for an hour, or a machine that slept, has not seen an hour of silence.
+struct Silence {
+  std::uint64_t answers = 0;
+  std::chrono::milliseconds lasted = {};
+};
+
 class Watch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -52,8 +59,9 @@ class Watch {
   /// Ends the world with these words or with earlier ones; returns those that count. At most about two seconds.
   Words fail(Words words);
   void report_loss(const Ledger& ledger, const Call& call, const std::string& reason) noexcept;
-  /// Fails this rank if the watcher has had no answer from the store for too long.
-  void check_silence();
+  /// Fails this rank if the watcher has had no answer from the store for too long. To be called again and again while
+  /// something is `waited` for.
+  void check_silence(Silence& silence, std::chrono::milliseconds waited);
 
   /// A group whose collectives are watched and, on failure, ended.
   void add(std::shared_ptr<Ledger> ledger, std::weak_ptr<Backend> backend);
@@ -68,7 +76,7 @@ class Watch {
   void begin();
   /// Nobody watches any more.
   void end();
-  void answered() { last_answer_ = Clock::now(); }
+  void answered() { ++answers_; }
   bool stopping() const { return stopping_; }
   bool take_nudge() { return nudged_.exchange(false); }
   std::optional<Words> proposal() const;
@@ -96,7 +104,7 @@ class Watch {
   std::atomic<bool> watched_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> nudged_{false};
-  std::atomic<Clock::time_point> last_answer_{Clock::now()};
+  std::atomic<std::uint64_t> answers_{0};
   mutable std::mutex mutex_;
   std::vector<Group> groups_;
   std::vector<PeerProcess> peers_;

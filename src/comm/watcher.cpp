@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kTick = 20ms;
 constexpr auto kBeat = 200ms;
-constexpr auto kFarewell = 500ms;
+constexpr auto kFarewell = 2s;
 constexpr const char* kHostLeaves = "host_leaves";
 
 std::string seen_key(int rank) {
@@ -121,7 +121,6 @@ void WatchLoop::beat() {
   if (watch_.peers().empty()) {
     return;
   }
-  peers_.read({peers_.neighbour()});
   suspicion_.look_at_neighbour();
   for (const auto& ledger : watch_.ledgers()) {
     if (!over()) {
@@ -180,15 +179,14 @@ void WatchLoop::farewell() {
 }
 
 void WatchLoop::linger() {
-  const auto words = watch_.failure().words();
-  std::vector<std::string> keys;
-  for (const int other : peers_.others()) {
-    if (!words || words->origin != other) {
-      keys.push_back(seen_key(other));
-    }
-  }
+  auto waited_for = peers_.others();
+  const auto has_seen_or_ended = [this](int rank) {
+    const auto processes = watch_.peers();
+    return store_->check({seen_key(rank)}) ||
+           (!processes.empty() && processes[static_cast<std::size_t>(rank)].has_ended());
+  };
   const auto deadline = Watch::Clock::now() + kFarewell;
-  while (!store_->check(keys) && Watch::Clock::now() < deadline) {
+  while (std::erase_if(waited_for, has_seen_or_ended), !waited_for.empty() && Watch::Clock::now() < deadline) {
     std::this_thread::sleep_for(5ms);
   }
 }

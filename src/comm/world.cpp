@@ -63,18 +63,29 @@ void World::Impl::watch_over(const std::string& name, std::vector<int> members) 
   watch_->add(ledger_, backend_);
 }
 
-// An exception that passes through here is about to end this rank, and its words are not known yet.
 World::Impl::~Impl() {
-  if (std::uncaught_exceptions() > exceptions_at_birth_ && !watch_->failure().happened()) {
-    const int rank = watch_->settings().rank;
-    watch_->fail({rank, core::str("[world] rank ", rank, " left while an exception was under way")});
+  const bool in_peace = std::uncaught_exceptions() <= exceptions_at_birth_;
+  if (in_peace) {
+    end_pending();
+  } else {
+    leave_in_flight();
   }
-  end_pending();
-  ledger_->close();
+  ledger_->close(in_peace);
   watch_->nudge();
   auto backend = std::make_shared<std::shared_ptr<comm::Backend>>(std::move(backend_));
   const auto limit = (*backend)->kind() == BackendKind::Nccl ? 10s : 1s;
   comm::run_or_leave([backend] { backend->reset(); }, limit);
+}
+
+// An exception passes through here, whose words cannot be known yet. Whoever catches it may still tell the others
+// through another handle of the world; if this was the last one, nobody will.
+void World::Impl::leave_in_flight() {
+  const int rank = watch_->settings().rank;
+  const auto text = core::str("[world] rank ", rank, " left while an exception was under way");
+  if (membership_.use_count() == 1 && !watch_->failure().happened()) {
+    watch_->fail({rank, text});
+  }
+  backend_->wake(text);
 }
 
 // Collectives whose Work nobody has waited for get a moment, on CUDA all the time that others would wait for them: the
@@ -109,9 +120,15 @@ Work World::Impl::issue(comm::Call call, Begin begin) {
   if (!issued.work) {
     return Work();
   }
-  auto work = std::make_shared<Work::Impl>(call, std::move(issued), watch_, ledger_, *options_.device);
+  auto work = std::make_shared<Work::Impl>(call, std::move(issued), watch_, ledger_);
   ledger_->track(call, work->progress());
   return Work(std::move(work));
+}
+
+Work World::Impl::pass(comm::Call call) {
+  watch_->failure().check();
+  ledger_->enter(call);
+  return Work();
 }
 
 comm::Issued World::Impl::try_begin(const comm::Call& call, Begin begin) {

@@ -36,15 +36,20 @@ class World::Impl {
   comm::Watch& watch() const { return *watch_; }
   const comm::Ledger& ledger() const { return *ledger_; }
   comm::Place place() const;
+  /// Where the world's own small tensors live: on the host if the backend takes them there.
+  c10::Device control_device() const { return place().takes_cpu ? c10::Device(c10::kCPU) : *options_.device; }
   /// Counts the splits of this group; the same on all its ranks.
   int next_split() { return ++splits_; }
 
   /// Numbers the call, begins it and keeps an eye on it. An empty one is done at once.
   Work issue(comm::Call call, Begin begin);
+  /// Counts a call that has nothing to do in a world of one.
+  Work pass(comm::Call call);
 
  private:
   comm::Issued try_begin(const comm::Call& call, Begin begin);
   void end_pending();
+  void leave_in_flight();
   void watch_over(const std::string& name, std::vector<int> members);
 
   const WorldOptions options_;
