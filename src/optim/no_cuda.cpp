@@ -18,7 +18,7 @@ void run_on_cuda(int device, const std::vector<Tick>&, const std::vector<Pass>&)
   refuse("optim.step", device);
 }
 
-void power_on_cuda(int device, const std::vector<GradSpan>&, Norm, double*) {
+void power_on_cuda(int device, const std::vector<GradSpan>&, Norm, double*, const ClipTarget*) {
   refuse("optim.clip_grad", device);
 }
 
