@@ -28,6 +28,10 @@ inline std::string error_of(const std::function<void()>& fn) {
   return "no error";
 }
 
+inline bool mentions(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 /// A parameter of one element whose loss is `gradient * parameter`.
 inline at::Tensor one_parameter(float value = 1) {
   return at::full({1}, value).requires_grad_();

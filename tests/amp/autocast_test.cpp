@@ -11,12 +11,14 @@
 #include <stdexcept>
 #include <thread>
 
+#include "amp/amp_testing.h"
 #include "lockstep/error.h"
 
 namespace lockstep::amp {
 namespace {
 
 using at::Tensor;
+using testing::error_of;
 
 at::ScalarType matmul_dtype() {
   return at::ones({2, 2}).matmul(at::ones({2, 2})).scalar_type();
@@ -24,15 +26,6 @@ at::ScalarType matmul_dtype() {
 
 bool same_state(const AutocastState& a, const AutocastState& b) {
   return a.cpu == b.cpu && a.cuda == b.cuda && a.cache == b.cache;
-}
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Autocast, runs_matmul_in_low_precision_and_reductions_in_fp32) {

@@ -18,12 +18,9 @@ namespace {
 using at::Tensor;
 using testing::error_of;
 using testing::kInf;
+using testing::mentions;
 using torch::optim::Adam;
 using torch::optim::SGD;
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// One weight; the loss is weight * gradient.
 struct OneImpl : torch::nn::Module {

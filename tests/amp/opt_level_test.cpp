@@ -19,11 +19,8 @@ namespace {
 
 using at::Tensor;
 using testing::error_of;
+using testing::mentions;
 using torch::optim::SGD;
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear first{nullptr}, second{nullptr};

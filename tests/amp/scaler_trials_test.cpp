@@ -16,12 +16,9 @@ using at::Tensor;
 using testing::error_of;
 using testing::kInf;
 using testing::kNan;
+using testing::mentions;
 using testing::one_parameter;
 using torch::optim::SGD;
-
-bool mentions(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
 
 void backward(GradScaler& scaler, const Tensor& p, float gradient) {
   scaler.scale((p * gradient).sum()).backward();

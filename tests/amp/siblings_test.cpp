@@ -18,14 +18,11 @@ namespace {
 using at::Tensor;
 using testing::error_of;
 using testing::kInf;
+using testing::mentions;
 using torch::optim::Adam;
 using torch::optim::SGD;
 
 const std::vector<OptLevel> kLevels{OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3};
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::uint64_t seed_of(const World& world) {
   return 100 + static_cast<std::uint64_t>(world.rank());

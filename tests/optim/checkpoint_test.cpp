@@ -8,6 +8,7 @@
 #include "lockstep/error.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/sgd.h"
+#include "optim/saving.h"
 #include "optim/support.h"
 
 namespace lockstep::optim {
@@ -19,25 +20,6 @@ using torch::optim::AdamWOptions;
 using torch::optim::AdamWParamState;
 using torch::optim::Optimizer;
 using torch::optim::SGDOptions;
-
-std::string file_of(const Optimizer& optimizer) {
-  std::stringstream file;
-  torch::save(optimizer, file);
-  return file.str();
-}
-
-void load_from(const std::string& file, Optimizer& optimizer) {
-  std::stringstream stream(file);
-  torch::load(optimizer, stream);
-}
-
-void train(Optimizer& optimizer, int first, int last) {
-  auto& parameters = optimizer.param_groups()[0].params();
-  for (int step = first; step < last; ++step) {
-    set_gradients(parameters, make_gradients(parameters, step));
-    optimizer.step();
-  }
-}
 
 /// Trains 5 steps as `From`, goes on for 5 as `To` from the checkpoint, and gives what 10 steps as `Whole` come to.
 template <class From, class To, class Whole, class Options>

@@ -2,12 +2,11 @@
 // Fused LAMB beside the plain loop.
 #include "lockstep/optim/lamb.h"
 
-#include <torch/serialize.h>
-
 #include <sstream>
 
 #include "lockstep/error.h"
 #include "lockstep/optim/adam.h"
+#include "optim/saving.h"
 #include "optim/support.h"
 
 namespace lockstep::optim {
@@ -15,15 +14,7 @@ namespace {
 
 using namespace lockstep::test;
 
-constexpr int kSteps = 10;
-
-void train(torch::optim::Optimizer& optimizer, int first, int last) {
-  auto& parameters = optimizer.param_groups()[0].params();
-  for (int step = first; step < last; ++step) {
-    set_gradients(parameters, make_gradients(parameters, step));
-    optimizer.step();
-  }
-}
+constexpr int kLambSteps = 10;
 
 /// Among ordinary ones: a weight of zeros, whose first step has no ratio.
 Tensors parameters_of(at::ScalarType dtype) {
@@ -38,14 +29,14 @@ std::vector<LambOptions> all_options() {
 }
 
 TEST(Lamb, equals_the_plain_loop_within_rounding) {
-  for (const auto& [dtype, bound] : {std::pair{at::kFloat, kSteps * 1e-6}, std::pair{at::kDouble, 1e-13}}) {
+  for (const auto& [dtype, bound] : {std::pair{at::kFloat, kLambSteps * 1e-6}, std::pair{at::kDouble, 1e-13}}) {
     for (const auto& options : all_options()) {
       const auto ours = parameters_of(dtype);
       const auto theirs = clone(ours);
       Lamb fused(ours, options);
       PlainLamb plain(theirs, options);
-      train(fused, 0, kSteps);
-      train(plain, 0, kSteps);
+      train(fused, 0, kLambSteps);
+      train(plain, 0, kLambSteps);
       expect_close(detached(ours), detached(theirs), bound, c10::toString(dtype));
     }
   }
@@ -72,7 +63,7 @@ TEST(Lamb, masters_skips_and_scales_work_as_for_the_others) {
   }
   Lamb fused(parameters, LambOptions(0.01), {.master_weights = true});
   PlainLamb plain(masters, LambOptions(0.01));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kLambSteps; ++step) {
     const bool skip = step % 3 == 0;
     auto gradients = make_gradients(parameters, step, 1024);
     set_gradients(parameters, gradients);
@@ -86,7 +77,7 @@ TEST(Lamb, masters_skips_and_scales_work_as_for_the_others) {
     }
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    expect_close({fused.master(parameters[i])}, {masters[i].detach()}, kSteps * 1e-6, "master");
+    expect_close({fused.master(parameters[i])}, {masters[i].detach()}, kLambSteps * 1e-6, "master");
     EXPECT_TRUE(same_bits(parameters[i], fused.master(parameters[i]).to(at::kBFloat16)));
   }
 }
@@ -102,17 +93,6 @@ TEST(Lamb, sums_do_not_depend_on_threads) {
   };
   EXPECT_TRUE(same_bits(run(1), run(3)));
   at::set_num_threads(before);
-}
-
-std::string file_of(const torch::optim::Optimizer& optimizer) {
-  std::stringstream file;
-  torch::save(optimizer, file);
-  return file.str();
-}
-
-void load_from(const std::string& file, torch::optim::Optimizer& optimizer) {
-  std::stringstream stream(file);
-  torch::load(optimizer, stream);
 }
 
 TEST(Lamb, resumes_bit_for_bit_and_refuses_other_files) {

@@ -13,7 +13,7 @@ namespace {
 
 using namespace lockstep::test;
 
-constexpr int kSteps = 8;
+constexpr int kScaledSteps = 8;
 constexpr double kScale = 1024;
 constexpr double kMaxNorm = 5;
 
@@ -95,7 +95,7 @@ Outcome run(at::ScalarType dtype, Mode mode, const Options& options) {
   }
   Fused fused(parameters, options, {.master_weights = dtype != at::kFloat});
   Stock stock(masters, options);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kScaledSteps; ++step) {
     const auto gradients = gradients_for(parameters, mode, step);
     set_gradients(parameters, gradients);
     fused_step(fused, parameters, mode, step);
@@ -139,7 +139,7 @@ TEST(ScaledStep, J3_adamw_equals_the_unfused_within_rounding) {
     for (const auto mode : kModes) {
       const auto options = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
       const auto out = run<AdamW, torch::optim::AdamW>(dtype, mode, options);
-      expect_close(out.fused_masters, out.masters, kSteps * 1.2e-7, name(dtype, mode));
+      expect_close(out.fused_masters, out.masters, kScaledSteps * 1.2e-7, name(dtype, mode));
       expect_same_bits(out.parameters, rounded(out.fused_masters, dtype), name(dtype, mode));
     }
   }

@@ -12,11 +12,11 @@ namespace {
 
 using namespace lockstep::test;
 
-constexpr int kSteps = 20;
+constexpr int kUpdateSteps = 20;
 
 template <class Optimizer>
 void train(Optimizer& optimizer, const Tensors& parameters) {
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kUpdateSteps; ++step) {
     set_gradients(parameters, make_gradients(parameters, step));
     optimizer.step();
   }
@@ -58,7 +58,7 @@ TEST(Update, sgd_in_fp64_equals_torch_bit_for_bit) {
 
 // Both round a handful of times a step, each by half a unit in the last place, and what the second moment has rounded
 // stays: after T steps the weights, of size one and moved by 0.01 a step, may lie T units apart.
-constexpr double kAdamBound = kSteps * 1.2e-7;
+constexpr double kAdamBound = kUpdateSteps * 1.2e-7;
 
 template <class Options>
 std::vector<Options> adam_options() {
@@ -93,7 +93,7 @@ at::Tensor formula(double (*value)(int, int), int step) {
 at::Tensor golden_run(const std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>& make) {
   auto w = formula([](int i, int) { return std::sin(i + 1.0); }, 0).requires_grad_();
   const auto optimizer = make({w});
-  for (int t = 0; t < kSteps; ++t) {
+  for (int t = 0; t < kUpdateSteps; ++t) {
     w.mutable_grad() = formula([](int i, int s) { return std::cos((i + 1.0) * (s + 1)) * std::pow(10.0, i - 3); }, t);
     optimizer->step();
   }

@@ -14,7 +14,7 @@ using namespace lockstep::test;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-constexpr int kSteps = 10;
+constexpr int kLevelSteps = 10;
 constexpr int kBadStep = 4;
 
 /// Linear, BatchNorm, Linear: at O2 its BatchNorm's parameters stay fp32. One weight gets no gradient.
@@ -33,7 +33,7 @@ struct Net : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) {
     // Modules compute in their own dtype.
-    const auto hidden = norm(first(x).to(at::kFloat)).relu();
+    const auto hidden = norm(first(x).to(norm->running_mean.scalar_type())).relu();
     return last(hidden.to(last->weight.scalar_type()));
   }
 };
@@ -54,7 +54,7 @@ Tensors train_at(amp::OptLevel level, const Options& options) {
   auto mixed =
       amp::initialize(net, optimizer, level, {.low_precision = at::kBFloat16, .loss_scale = amp::LossScale(1024.0)});
   int skips = 0;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kLevelSteps; ++step) {
     mixed.scale(loss_of(mixed.forward(net, batch(step)), step)).backward();
     skips += mixed.step(optimizer).skipped() ? 1 : 0;
   }
