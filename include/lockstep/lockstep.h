@@ -14,6 +14,7 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/error.h"
 #include "lockstep/export.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused.h"

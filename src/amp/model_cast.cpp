@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "core/check.h"
+#include "lockstep/nn/sync_batch_norm.h"
 
 namespace lockstep::amp {
 namespace {
@@ -32,6 +33,7 @@ bool is_batchnorm(const torch::nn::Module& module) {
   return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr ||
+         dynamic_cast<const nn::SyncBatchNormImpl*>(&module) != nullptr ||
          module.named_buffers(/*recurse=*/false).contains("running_mean");
 }
 
