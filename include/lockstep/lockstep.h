@@ -22,4 +22,5 @@
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/scaled_step.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/step/train_step.h"
 #include "lockstep/version.h"

@@ -136,8 +136,12 @@ void Amp::unscale_(torch::optim::Optimizer& optimizer) {
   impl_->unscale(optimizer);
 }
 
-StepOutcome Amp::step(torch::optim::Optimizer& optimizer) {
-  return impl_->step(optimizer);
+at::Tensor Amp::clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type) {
+  return impl_->clip(optimizer, {.clip_norm = max_norm, .norm_type = norm_type});
+}
+
+StepOutcome Amp::step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment) {
+  return impl_->step(optimizer, treatment);
 }
 
 void Amp::zero_grad(bool set_to_none) {

@@ -9,7 +9,8 @@
 
 #include "amp/gradients.h"
 #include "core/check.h"
-#include "lockstep/optim/scaled_step.h"
+#include "lockstep/optim/fused.h"
+#include "optim/treated_step.h"
 
 namespace lockstep::amp {
 namespace {
@@ -20,6 +21,7 @@ using core::str;
 
 constexpr const char* kScale = "amp.scale";
 constexpr const char* kUnscale = "amp.unscale_";
+constexpr const char* kClip = "amp.clip_grad_norm_";
 constexpr const char* kStep = "amp.step";
 
 }  // namespace
@@ -136,15 +138,17 @@ void Amp::Impl::require_scaled(const Binding& b, const char* where) const {
   });
 }
 
-void Amp::Impl::look(Binding& b, const at::Tensor& factor, const char* where) {
-  const auto gradients = gradients_of(b.optimizer());
-  const auto& world = plan.options.world;
-  check(!gradients.empty() || world, where, [] {
+void Amp::Impl::require_gradients(const Binding& b, const char* where) const {
+  check(b.has_gradients() || plan.options.world, where, [] {
     return Problem{.what = "no parameter of this optimizer has a gradient",
                    .advice = "call amp.scale(loss).backward() first"};
   });
-  b.found_inf = unscale_and_check(gradients, factor);
-  if (world) {
+}
+
+void Amp::Impl::note(Binding& b, const at::Tensor& found_inf, const char* where) {
+  const auto& scale = scaler(b.loss_id, where).state().scale();
+  b.found_inf = found_inf.to(scale.device()).reshape(scale.sizes());
+  if (const auto& world = plan.options.world) {
     world->all_reduce(b.found_inf, ReduceOp::Max, {.name = "found_inf"}).wait();
   }
   for (const int id : b.loss_ids) {
@@ -152,11 +156,13 @@ void Amp::Impl::look(Binding& b, const at::Tensor& factor, const char* where) {
   }
 }
 
+void Amp::Impl::look(Binding& b, const at::Tensor& factor, const char* where) {
+  require_gradients(b, where);
+  note(b, unscale_and_check(gradients_of(b.optimizer()), factor), where);
+}
+
 void Amp::Impl::unscale_gradients(Binding& b, const char* where) {
-  check(b.has_gradients() || plan.options.world, where, [] {
-    return Problem{.what = "no parameter of this optimizer has a gradient",
-                   .advice = "call amp.scale(loss).backward() first"};
-  });
+  require_gradients(b, where);
   b.make_gradients();
   b.stage = Stage::Unscaled;
   look(b, scaler(b.loss_id, where).state().inverse(), where);
@@ -174,33 +180,64 @@ void Amp::Impl::unscale(torch::optim::Optimizer& optimizer) {
   unscale_gradients(b, kUnscale);
 }
 
-StepOutcome Amp::Impl::step(torch::optim::Optimizer& optimizer) {
+at::Tensor Amp::Impl::clip(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment) {
+  auto& b = binding(optimizer, kClip);
+  if (plan.enabled) {
+    b.prepare();
+    require_scaled(b, kClip);
+    if (b.stage == Stage::Scaled) {
+      unscale_gradients(b, kClip);
+    }
+  }
+  return optim::treat(optimizer, treatment);
+}
+
+at::Tensor Amp::Impl::judged_step(Binding& b, const optim::GradientTreatment& treatment) {
+  optim::StepInputs inputs;
+  at::Tensor norm;
+  if (b.stage == Stage::Scaled && b.fused() != nullptr) {
+    require_gradients(b, kStep);
+    b.lend_gradients();
+    auto judged = optim::judge(b.optimizer(), scaler(b.loss_id, kStep).state().scale(), treatment);
+    note(b, judged.inputs.found_inf, kStep);
+    inputs = judged.inputs;
+    norm = judged.norm;
+  } else if (b.stage == Stage::Scaled && b.scaled() != nullptr && !treatment.any()) {
+    b.lend_gradients();
+    inputs.grad_scale = scaler(b.loss_id, kStep).state().scale();
+    look(b, at::ones_like(inputs.grad_scale), kStep);
+  } else {
+    if (b.stage == Stage::Scaled) {
+      unscale_gradients(b, kStep);
+    }
+    norm = optim::treat(b.optimizer(), treatment);
+  }
+  inputs.found_inf = b.found_inf;
+  b.take_step(inputs);
+  return norm;
+}
+
+StepOutcome Amp::Impl::step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment) {
   auto& b = binding(optimizer, kStep);
   at::Tensor found;
+  at::Tensor norm;
   if (plan.enabled) {
     models.check_unchanged(kStep);
     b.prepare();
     require_scaled(b, kStep);
   }
   if (plan.looks) {
-    at::Tensor grad_scale;
-    if (b.stage == Stage::Scaled && b.scaled() != nullptr) {
-      b.lend_gradients();
-      grad_scale = scaler(b.loss_id, kStep).state().scale();
-      look(b, at::ones_like(grad_scale), kStep);
-    } else if (b.stage == Stage::Scaled) {
-      unscale_gradients(b, kStep);
-    }
+    norm = judged_step(b, treatment);
     found = b.found_inf;
-    b.take_step(grad_scale, found);
   } else {
     b.stage == Stage::Scaled ? b.make_gradients() : void();
-    b.take_step({}, {});
+    norm = optim::treat(optimizer, treatment);
+    b.take_step({});
   }
   b.finish();
   weights_changed();
   settle(kStep);
-  return StepOutcome(found);
+  return StepOutcome(found, std::move(norm));
 }
 
 void Amp::Impl::settle(const char* where) {

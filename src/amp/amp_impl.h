@@ -26,7 +26,8 @@ class Amp::Impl {
 
   at::Tensor scale(const at::Tensor& loss, int loss_id, const Optimizers& optimizers);
   void unscale(torch::optim::Optimizer& optimizer);
-  StepOutcome step(torch::optim::Optimizer& optimizer);
+  at::Tensor clip(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment);
+  StepOutcome step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment);
   void zero_grad(bool set_to_none);
 
   LossScaler& scaler(int loss_id, const char* where) const;
@@ -46,8 +47,13 @@ class Amp::Impl {
 
   /// Brings gradients of another loss to the scale of `loss_id`, and notes that this one joins them.
   void join(Binding& binding, int loss_id);
-  /// One look at gradients times `factor`; what is found counts for every loss in them.
+  void require_gradients(const Binding& binding, const char* where) const;
+  /// What one look at gradients found, on all ranks where that was asked for, counts for every loss in them.
+  void note(Binding& binding, const at::Tensor& found_inf, const char* where);
+  /// One look at gradients times `factor`.
   void look(Binding& binding, const at::Tensor& factor, const char* where);
+  /// The step with a look, and the norm where `treatment` clips.
+  at::Tensor judged_step(Binding& binding, const optim::GradientTreatment& treatment);
   void unscale_gradients(Binding& binding, const char* where);
   /// Moves each scale that was judged and that no gradients have any more.
   void settle(const char* where);

@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "core/check.h"
-#include "lockstep/optim/scaled_step.h"
+#include "lockstep/optim/fused.h"
 
 namespace lockstep::amp {
 namespace {
@@ -50,6 +50,7 @@ Binding::Binding(torch::optim::Optimizer& optimizer, Masters& masters, std::stri
       name_(std::move(name)),
       persistent_(persistent),
       scaled_(dynamic_cast<optim::ScaledOptimizer*>(&optimizer)),
+      fused_(dynamic_cast<optim::FusedOptimizer*>(&optimizer)),
       master_optimizer_(dynamic_cast<optim::MasterOptimizer*>(&optimizer)),
       sentinel_(at::empty({0}, at::kFloat)) {}
 
@@ -151,16 +152,18 @@ void Binding::lend_gradients() {
   amp::lend_gradients(list_);
 }
 
-void Binding::take_step(const at::Tensor& grad_scale, const at::Tensor& found) {
+void Binding::take_step(const optim::StepInputs& inputs) {
   const bool masters_are_ours = master_optimizer_ == nullptr;
-  if (scaled_ == nullptr && found.defined() && found.item<float>() != 0) {
+  if (scaled_ == nullptr && inputs.found_inf.defined() && inputs.found_inf.item<float>() != 0) {
     return;
   }
   if (masters_are_ours) {
     persistent_ ? refresh(list_) : derive(list_);
   }
-  if (scaled_ != nullptr) {
-    scaled_->step_scaled(grad_scale, found);
+  if (fused_ != nullptr) {
+    fused_->step_fused(inputs);
+  } else if (scaled_ != nullptr) {
+    scaled_->step_scaled(inputs.grad_scale, inputs.found_inf);
   } else {
     optimizer_.step();
   }

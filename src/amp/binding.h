@@ -14,8 +14,10 @@ namespace torch::optim {
 class Optimizer;
 }
 namespace lockstep::optim {
+class FusedOptimizer;
 class ScaledOptimizer;
 class MasterOptimizer;
+struct StepInputs;
 }  // namespace lockstep::optim
 
 namespace lockstep::amp {
@@ -30,6 +32,7 @@ class Binding {
 
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   optim::ScaledOptimizer* scaled() const { return scaled_; }
+  optim::FusedOptimizer* fused() const { return fused_; }
   const MasterList& masters() const { return list_; }
   bool persistent() const { return persistent_; }
 
@@ -47,9 +50,9 @@ class Binding {
   void make_gradients();
   void lend_gradients();
 
-  /// The optimizer's step, on true gradients, or on gradients that are `grad_scale` times too large; left out where
-  /// `found_inf` says so.
-  void take_step(const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  /// The optimizer's step; left out where `found_inf` says so. Only fused optimizers take a clip factor, only scaled
+  /// ones a scale.
+  void take_step(const optim::StepInputs& inputs);
   /// Drops all gradients and begins anew.
   void finish();
   /// The same where there are none.
@@ -77,6 +80,7 @@ class Binding {
   std::string name_;
   bool persistent_;
   optim::ScaledOptimizer* scaled_;
+  optim::FusedOptimizer* fused_;
   optim::MasterOptimizer* master_optimizer_;
   MasterList list_;
   std::size_t seen_ = 0;  // parameters in the groups when last looked at

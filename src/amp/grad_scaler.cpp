@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/optim/scaled_step.h"
+#include "optim/treated_step.h"
 
 namespace lockstep::amp {
 namespace {
@@ -20,6 +21,7 @@ using core::Problem;
 
 constexpr const char* kUnscale = "amp.GradScaler.unscale_";
 constexpr const char* kStep = "amp.GradScaler.step";
+constexpr const char* kClip = "amp.GradScaler.clip_grad_norm_";
 constexpr const char* kUpdate = "amp.GradScaler.update";
 
 enum class Stage : std::uint8_t { Ready, Unscaled, Stepped };
@@ -54,19 +56,26 @@ class GradScaler::Impl {
     });
   }
 
-  /// One look at the gradients, times `factor`, on all ranks where that was asked for.
-  void look(Record& record, const std::vector<at::Tensor>& gradients, const at::Tensor& factor, const char* where) {
-    const auto& world = loss.options().world;
-    check(!gradients.empty() || world, where, [] {
+  void require_gradients(const std::vector<at::Tensor>& gradients, const char* where) const {
+    check(!gradients.empty() || loss.options().world, where, [] {
       return Problem{.what = "no inf checks were recorded for this optimizer",
                      .got = "no parameter with a gradient",
                      .advice = "call backward() on the scaled loss first"};
     });
-    record.found_inf = unscale_and_check(gradients, factor);
-    if (world) {
+  }
+
+  /// What one look at the gradients found, on all ranks where that was asked for.
+  void note(Record& record, const at::Tensor& found_inf) {
+    record.found_inf = found_inf.to(loss.state().scale().device()).reshape(loss.state().scale().sizes());
+    if (const auto& world = loss.options().world) {
       world->all_reduce(record.found_inf, ReduceOp::Max, {.name = "found_inf"}).wait();
     }
     loss.note(record.found_inf);
+  }
+
+  void look(Record& record, const std::vector<at::Tensor>& gradients, const at::Tensor& factor, const char* where) {
+    require_gradients(gradients, where);
+    note(record, unscale_and_check(gradients, factor));
   }
 
   void unscale(torch::optim::Optimizer& optimizer, Record& record, const char* where) {
@@ -79,21 +88,37 @@ class GradScaler::Impl {
     record.stage = Stage::Unscaled;
   }
 
-  void step_on_device(optim::ScaledOptimizer& scaled, torch::optim::Optimizer& optimizer, Record& record) {
-    const bool still_scaled = record.stage == Stage::Ready;
-    if (still_scaled) {
-      look(record, gradients_of(optimizer), at::ones_like(loss.state().scale()), kStep);
+  at::Tensor step(torch::optim::Optimizer& optimizer, Record& record, const optim::GradientTreatment& treatment) {
+    auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer);
+    if (fused != nullptr && record.stage == Stage::Ready) {
+      return step_fused(*fused, optimizer, record, treatment);
     }
-    scaled.step_scaled(still_scaled ? loss.state().scale() : at::Tensor(), record.found_inf);
-  }
-
-  void step_on_host(torch::optim::Optimizer& optimizer, Record& record) {
+    auto* scaled = dynamic_cast<optim::ScaledOptimizer*>(&optimizer);
+    if (scaled != nullptr && record.stage == Stage::Ready && !treatment.any()) {
+      look(record, gradients_of(optimizer), at::ones_like(loss.state().scale()), kStep);
+      scaled->step_scaled(loss.state().scale(), record.found_inf);
+      return {};
+    }
     if (record.stage == Stage::Ready) {
       unscale(optimizer, record, kStep);
     }
-    if (record.found_inf.item<float>() == 0) {
+    auto norm = optim::treat(optimizer, treatment);
+    if (scaled != nullptr) {
+      scaled->step_scaled({}, record.found_inf);
+    } else if (record.found_inf.item<float>() == 0) {
       optimizer.step();
     }
+    return norm;
+  }
+
+  at::Tensor step_fused(optim::FusedOptimizer& fused, torch::optim::Optimizer& optimizer, Record& record,
+                        const optim::GradientTreatment& treatment) {
+    require_gradients(gradients_of(optimizer), kStep);
+    auto judged = optim::judge(optimizer, loss.state().scale(), treatment);
+    note(record, judged.inputs.found_inf);
+    judged.inputs.found_inf = record.found_inf;
+    fused.step_fused(judged.inputs);
+    return judged.norm;
   }
 
   void set_scale(const at::Tensor& scale) {
@@ -140,25 +165,33 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   impl_->unscale(optimizer, record, kUnscale);
 }
 
-StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer) {
+at::Tensor GradScaler::clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type) {
+  if (impl_->enabled()) {
+    const auto stage = impl_->records[&optimizer].stage;
+    check(stage != Stage::Stepped, kClip,
+          [] { return Problem{.what = "gradients are to be clipped before step(), which was called already"}; });
+    if (stage == Stage::Ready) {
+      unscale_(optimizer);
+    }
+  }
+  return optim::treat(optimizer, {.clip_norm = max_norm, .norm_type = norm_type});
+}
+
+StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment) {
   if (!impl_->enabled()) {
-    optimizer.step();
+    auto norm = optim::treated_step(optimizer, treatment);
     weights_changed();
-    return StepOutcome(at::Tensor());
+    return StepOutcome(at::Tensor(), std::move(norm));
   }
   impl_->require_scaled(kStep);
   auto& record = impl_->records[&optimizer];
   check(record.stage != Stage::Stepped, kStep,
         [] { return Problem{.what = "step() has already been called since the last update()"}; });
   require_unmixed(record, optimizer);
-  if (auto* scaled = dynamic_cast<optim::ScaledOptimizer*>(&optimizer)) {
-    impl_->step_on_device(*scaled, optimizer, record);
-  } else {
-    impl_->step_on_host(optimizer, record);
-  }
+  auto norm = impl_->step(optimizer, record, treatment);
   record.stage = Stage::Stepped;
   weights_changed();
-  return StepOutcome(record.found_inf);
+  return StepOutcome(record.found_inf, std::move(norm));
 }
 
 void GradScaler::update() {

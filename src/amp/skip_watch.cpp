@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "core/capturing.h"
+
 namespace lockstep::amp {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr std::int64_t kCallsBetweenLooks = 32;
 }  // namespace
 
 bool SkipWatch::reached_limit(const at::Tensor& skips) {
-  if (limit_ == 0) {
+  if (limit_ == 0 || core::capturing()) {
     return false;
   }
   if (skips.is_cpu()) {

@@ -30,6 +30,9 @@ DataParallelBase::NoSync::~NoSync() {
 DataParallelBase::NoSync DataParallelBase::no_sync() const {
   return NoSync(replica_);
 }
+void DataParallelBase::synchronize_gradients() {
+  replica_->reducer().reduce_now();
+}
 void DataParallelBase::register_comm_hook(CommHook hook) {
   replica_->reducer().set_hook(std::move(hook));
 }

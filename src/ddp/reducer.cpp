@@ -84,16 +84,35 @@ void Reducer::raise(const Problem& problem) const {
 }
 
 void Reducer::begin() {
+  open(silences_ > 0);
+  notify_at_end_of_backward(weak_from_this());
+  running_ = true;
+}
+
+void Reducer::open(bool quiet) {
   world_.check();
-  quiet_ = silences_ > 0;
+  quiet_ = quiet;
   if (!quiet_) {
     calls_.before();
   }
   queue_.begin();
   slots_.begin();
   finishers_.clear();
-  notify_at_end_of_backward(weak_from_this());
-  running_ = true;
+}
+
+void Reducer::reduce_now() {
+  const std::lock_guard lock(mutex_);
+  core::check(!running_, "ddp.synchronize_gradients", [] {
+    return Problem{"a backward pass is under way", "", "", "call it between backward and the optimizer's step"};
+  });
+  try {
+    open(/*quiet=*/false);
+    end_reduced();
+  } catch (...) {
+    reset();
+    throw;
+  }
+  reset();
 }
 
 void Reducer::reset() {

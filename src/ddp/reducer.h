@@ -42,6 +42,9 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   /// Passes that start while at least one silence is in force stay on this rank.
   void add_silence(int change);
 
+  /// Reduces what quiet passes have accumulated, without a pass of its own. Throws InputError inside a backward pass.
+  void reduce_now();
+
   /// Throws InputError after the first backward, for a second hook, and for an empty one.
   void set_hook(CommHook hook);
 
@@ -54,6 +57,7 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
 
  private:
   void begin();
+  void open(bool quiet);
   void reset();
   void launch(int bucket);
   GradientBucket bucket_for_hook(int bucket) const;

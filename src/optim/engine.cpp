@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "core/capturing.h"
 #include "core/check.h"
 #include "optim/plan.h"
 
@@ -199,7 +200,7 @@ void Engine::step(const StepInputs& inputs) {
   }
   give_clocks(items);
   give_storage(items);
-  if (options_.capturable && !(items[0].parameter->is_cuda() && cuda_is_capturing())) {
+  if (options_.capturable && !(items[0].parameter->is_cuda() && core::capturing())) {
     upload_learning_rates();
   }
   Staging staging;

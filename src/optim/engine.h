@@ -77,6 +77,7 @@ class Engine {
   void replace(torch::optim::Optimizer& loaded, const std::vector<at::Tensor>& masters);
 
   const Schema& schema() const { return *schema_; }
+  const FusedOptions& options() const { return options_; }
   torch::optim::Optimizer& owner() const { return owner_; }
 
  private:

@@ -40,6 +40,10 @@ void FusedOptimizer::sync_steps() {
   engine_->sync_steps();
 }
 
+bool FusedOptimizer::capturable() const {
+  return engine_->options().capturable;
+}
+
 void FusedOptimizer::upload_learning_rates() {
   engine_->upload_learning_rates();
 }

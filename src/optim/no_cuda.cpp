@@ -30,8 +30,4 @@ void scale_on_cuda(int device, const std::vector<GradSpan>&, const float*) {
   refuse("optim.clip_grad", device);
 }
 
-bool cuda_is_capturing() {
-  return false;
-}
-
 }  // namespace lockstep::optim

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -60,10 +59,6 @@ void settle_on_cuda(int device, const double* power, Norm norm, const ClipTarget
 
 void scale_on_cuda(int device, const std::vector<GradSpan>& spans, const float* factor) {
   launch_on(device, [&](cudaStream_t stream) { launch_scale(spans, factor, stream); });
-}
-
-bool cuda_is_capturing() {
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
 }  // namespace lockstep::optim

@@ -113,7 +113,4 @@ void run_on_cpu(const std::vector<Tick>& ticks, const std::vector<Pass>& passes)
 /// InputError.
 void run_on_cuda(int device, const std::vector<Tick>& ticks, const std::vector<Pass>& passes);
 
-/// True while the current CUDA stream is being captured. False in a build without CUDA.
-bool cuda_is_capturing();
-
 }  // namespace lockstep::optim

@@ -12,6 +12,7 @@
 #include "lockstep/amp/nested.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/export.h"
+#include "lockstep/optim/clip_grad.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -49,7 +50,8 @@ struct GradScalerOptions {
 /// What became of a step.
 class LOCKSTEP_API StepOutcome {
  public:
-  explicit StepOutcome(at::Tensor found_inf) : found_inf_(std::move(found_inf)) {}
+  explicit StepOutcome(at::Tensor found_inf, at::Tensor grad_norm = {})
+      : found_inf_(std::move(found_inf)), grad_norm_(std::move(grad_norm)) {}
 
   /// True where inf or NaN was found and the step was left out. Reads the device: for an optimizer that skips there
   /// (`optim::ScaledOptimizer`) this is the only wait of the step.
@@ -58,8 +60,12 @@ class LOCKSTEP_API StepOutcome {
   /// One fp32 element, 0 or 1, on the scale's device; undefined where the scaler is disabled.
   const at::Tensor& found_inf() const { return found_inf_; }
 
+  /// Norm of the true gradients before the step clipped them, one fp32 element; undefined where it did not clip.
+  const at::Tensor& grad_norm() const { return grad_norm_; }
+
  private:
   at::Tensor found_inf_;
+  at::Tensor grad_norm_;
 };
 
 /// Keeps fp16 gradients out of the range where they vanish: multiplies the loss, divides the gradients, leaves out
@@ -96,10 +102,16 @@ class LOCKSTEP_API GradScaler {
   /// first, since a sum may overflow where no summand does.
   void unscale_(torch::optim::Optimizer& optimizer);
 
+  /// Clips the optimizer's gradients by their norm, all of them together, and returns the norm that the true ones had
+  /// (one fp32 element). Calls unscale_ unless that was done. See optim::clip_grad_norm_; a GradientTreatment given to
+  /// `step` does the same without writing gradients.
+  at::Tensor clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type = 2);
+
   /// Unscales where that is still to do, then takes the optimizer's step, or leaves it out if a gradient holds inf or
   /// NaN. Throws InputError where no gradient exists, on a second call before `update`, and where scaled gradients were
   /// added to unscaled ones.
-  StepOutcome step(torch::optim::Optimizer& optimizer);
+  /// A fused optimizer carries out `treatment` in its own passes.
+  StepOutcome step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment = {});
 
   /// Adapts the scale to what the steps since the last update found: any inf or NaN lowers it. Throws InputError where
   /// nothing was looked at since then.

@@ -172,10 +172,16 @@ class LOCKSTEP_API Amp {
   /// clip them before `step`. Once, after the last backward.
   void unscale_(torch::optim::Optimizer& optimizer);
 
+  /// Clips the gradients of the optimizer's parameters (with masters: of the masters) by their norm, all of them
+  /// together, and returns the norm that the true ones had. Calls unscale_ unless that was done. A GradientTreatment
+  /// given to `step` does the same without writing gradients.
+  at::Tensor clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type = 2);
+
   /// Takes the optimizer's step, or leaves it out if a gradient holds inf or NaN. The loss scale moves as soon as no
   /// optimizer holds gradients made with it. Throws InputError, before anything is changed, where a parameter has been
   /// replaced, cast or moved since `initialize`, and where no gradient exists.
-  StepOutcome step(torch::optim::Optimizer& optimizer);
+  /// A fused optimizer carries out `treatment` in its own passes.
+  StepOutcome step(torch::optim::Optimizer& optimizer, const optim::GradientTreatment& treatment = {});
 
   /// Drops, or zeroes, the gradients of all models' parameters.
   void zero_grad(bool set_to_none = true);

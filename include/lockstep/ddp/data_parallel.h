@@ -107,6 +107,10 @@ class LOCKSTEP_API DataParallelBase {
   };
   [[nodiscard]] NoSync no_sync() const;
 
+  /// Reduces, without a backward pass, what passes under no_sync have accumulated: for a window that ends early. As at
+  /// the end of a backward pass, parameters that none of them used are an error or left alone. Collective.
+  void synchronize_gradients();
+
   /// Replaces the plain all-reduce. Once, and before the first backward; else InputError. The same hook on every rank.
   void register_comm_hook(CommHook hook);
 

@@ -45,4 +45,13 @@ LOCKSTEP_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameter
 /// Clamps every element of every gradient to [-clip_value, clip_value]. NaN stays NaN.
 LOCKSTEP_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
+/// What a step does to the true gradients before the update. A fused optimizer does it in its own passes.
+struct GradientTreatment {
+  double clip_norm = 0;        // largest norm; 0: gradients are not clipped
+  double norm_type = 2;        // see ClipOptions
+  at::Tensor multiplier = {};  // multiplies the gradients before they are clipped: one fp32 element; undefined: 1
+
+  bool any() const { return clip_norm > 0 || multiplier.defined(); }
+};
+
 }  // namespace lockstep::optim

@@ -65,6 +65,9 @@ class LOCKSTEP_API FusedOptimizer : public MasterOptimizer {
   /// Waits for the device; on CPU they are never behind. save() calls it.
   void sync_steps();
 
+  /// FusedOptions::capturable.
+  bool capturable() const;
+
   /// Writes every group's learning rate to the device tensors that a captured step reads. No wait.
   void upload_learning_rates();
 
