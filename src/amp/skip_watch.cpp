@@ -14,11 +14,14 @@ constexpr std::int64_t kCallsBetweenLooks = 32;
 }  // namespace
 
 bool SkipWatch::reached_limit(const at::Tensor& skips) {
-  if (limit_ == 0 || core::capturing()) {
+  if (limit_ == 0) {
     return false;
   }
   if (skips.is_cpu()) {
     return skips.item<std::int64_t>() >= limit_;
+  }
+  if (core::capturing()) {
+    return false;
   }
   return ++calls_ % kCallsBetweenLooks == 0 && read_late(skips) >= limit_;
 }

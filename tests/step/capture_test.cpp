@@ -183,7 +183,8 @@ TEST(Capture, each_shape_gets_its_graph_up_to_the_limit) {
 
 TEST(Capture, random_numbers_go_on_as_in_eager_steps) {
   const auto train = [](const Setting& setting) {
-    at::cuda::detail::getDefaultCUDAGenerator(0).set_current_seed(7);
+    auto generator = at::cuda::detail::getDefaultCUDAGenerator(0);
+    generator.set_current_seed(7);
     Training training(setting, 0.5);
     std::vector<float> losses;
     for (int i = 0; i < 12; ++i) {
