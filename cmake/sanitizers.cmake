@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # LOCKSTEP_SANITIZE instruments the project's own targets. LibTorch stays as it is; what ThreadSanitizer cannot follow
-# in its libraries is suppressed by library in tests/support/tsan.supp, each line with its reason.
+# in it, and what it leaks itself, is suppressed in tests/support/{tsan,lsan}.supp, each line with its reason.
 
 set(_sanitizers address undefined thread)
 if(LOCKSTEP_SANITIZE AND NOT LOCKSTEP_SANITIZE IN_LIST _sanitizers)
@@ -19,7 +19,8 @@ endfunction()
 set(LOCKSTEP_SANITIZE_ENVIRONMENT "")
 if(LOCKSTEP_SANITIZE STREQUAL address)
   set(LOCKSTEP_SANITIZE_ENVIRONMENT
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1")
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 elseif(LOCKSTEP_SANITIZE STREQUAL undefined)
   set(LOCKSTEP_SANITIZE_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1")
 elseif(LOCKSTEP_SANITIZE STREQUAL thread)

@@ -34,7 +34,9 @@ void check_memory(const at::Tensor& tensor, const char* which, const Call& call,
     return Problem{
         str(which, " is a lazily conjugated or negated view"), {}, {}, "pass tensor.resolve_conj().resolve_neg()"};
   });
-  const bool here = tensor.device() == place.device || (place.takes_cpu && tensor.is_cpu());
+  // Nothing moves in a world of one: a model may live on any device there.
+  const bool alone = place.size == 1 && !tensor.is_meta();
+  const bool here = alone || tensor.device() == place.device || (place.takes_cpu && tensor.is_cpu());
   check(here, call, [&] {
     return Problem{str(which, " is on another device"), tensor.device().str(), place.device.str()};
   });

@@ -103,7 +103,7 @@ struct WorldOptions {
 };
 
 /// A group of ranks and this process's (or thread's) place in it. A small handle: copies share one group. The default
-/// is a world of one on the CPU, for which every collective is a no-op.
+/// is a world of one on the CPU, for which every collective is a no-op, on tensors of any device.
 ///
 /// Collectives must be called in the same order on all ranks, one thread per rank at a time. Tensors are the live ones:
 /// contiguous (non-overlapping and dense for `all_reduce` and `broadcast`), on the world's device (Gloo: also on the
