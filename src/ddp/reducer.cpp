@@ -107,6 +107,12 @@ void Reducer::reduce_now() {
   });
   try {
     open(/*quiet=*/false);
+    if (std::find(used_.begin(), used_.end(), true) == used_.end()) {
+      // Replays of a captured step show the host no gradients: what is there is what they have accumulated.
+      for (int i = 0; i < slots_.size(); ++i) {
+        used_[static_cast<std::size_t>(i)] = slots_.parameter(i).grad().defined();
+      }
+    }
     end_reduced();
   } catch (...) {
     reset();
