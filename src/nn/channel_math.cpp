@@ -34,13 +34,16 @@ at::Tensor laid_out(const at::Tensor& tensor, const at::Tensor& like) {
 }
 
 Moments channel_moments(const at::Tensor& input) {
-  const auto options = input.options().dtype(statistics_dtype(input));
-  const auto zeros = at::zeros({input.size(1)}, options);
+  const auto zeros = [&] { return at::zeros({input.size(1)}, input.options().dtype(statistics_dtype(input))); };
   if (input.numel() == 0) {
-    return {zeros, zeros};
+    return {zeros(), zeros()};
   }
-  // On the CPU, the dtype of running statistics is the one that results are rounded to.
-  const auto [mean, var] = at::batch_norm_update_stats(input, zeros, at::zeros_like(zeros), /*momentum=*/0);
+  if (input.is_cuda()) {
+    const auto [mean, var] = at::batch_norm_update_stats(input, {}, {}, /*momentum=*/0);
+    return {mean, var};
+  }
+  // On the CPU, results are rounded to the dtype of the running statistics.
+  const auto [mean, var] = at::batch_norm_update_stats(input, zeros(), zeros(), /*momentum=*/0);
   return {mean, var};
 }
 
@@ -58,22 +61,38 @@ at::Tensor normalised(const at::Tensor& input, const at::Tensor& weight, const a
       at::native_batch_norm(input, scale, shift, moments.mean, moments.var, /*training=*/false, /*momentum=*/0, eps));
 }
 
-at::Tensor gradient_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean) {
-  auto sums = at::zeros({2, mean.numel()}, mean.options());
-  if (input.numel() == 0) {
-    return sums;
+namespace {
+
+GradientSums sums_on_cuda(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& scale,
+                          const at::Tensor& mean, const at::Tensor& invstd) {
+  const bool affine = scale.defined();
+  const auto [sum, product, weight, bias] =
+      at::batch_norm_backward_reduce(gradient, input, mean, invstd, scale, /*input_g=*/true, affine, affine);
+  return {at::stack({sum, product}), weight, bias};
+}
+
+}  // namespace
+
+GradientSums gradient_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& mean, const at::Tensor& invstd) {
+  const auto scale = in_dtype_of(weight, invstd);
+  if (input.is_cuda() && input.numel() > 0) {
+    return sums_on_cuda(gradient, input, scale, mean, invstd);
   }
-  if (input.is_cuda()) {
-    const auto [sum, product, weight, bias] =
-        at::batch_norm_backward_reduce(gradient, input, mean, at::ones_like(mean), {}, true, false, false);
-    return at::stack({sum, product});
+  GradientSums result{at::zeros({2, mean.numel()}, mean.options()), {}, {}};
+  if (input.numel() > 0) {
+    // With ones in the place of the inverse deviation, the weight's gradient is the second sum.
+    const auto parts =
+        at::native_batch_norm_backward(gradient, input, {}, {}, {}, mean, at::ones_like(mean),
+                                       /*train=*/true, /*eps=*/0, std::array<bool, 3>{false, true, true});
+    result.sums[0].copy_(std::get<2>(parts));
+    result.sums[1].copy_(std::get<1>(parts));
   }
-  // With ones in the place of the inverse deviation, the weight's gradient is the second sum.
-  const auto result = at::native_batch_norm_backward(gradient, input, {}, {}, {}, mean, at::ones_like(mean),
-                                                     /*train=*/true, /*eps=*/0, std::array<bool, 3>{false, true, true});
-  sums[0].copy_(std::get<2>(result));
-  sums[1].copy_(std::get<1>(result));
-  return sums;
+  if (weight.defined()) {
+    result.weight = result.sums[1] * invstd;
+    result.bias = result.sums[0].clone();
+  }
+  return result;
 }
 
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,

@@ -38,8 +38,15 @@ Moments channel_moments(const at::Tensor& input);
 at::Tensor normalised(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Moments& moments,
                       const at::Tensor& invstd, double eps);
 
-/// (2, C): the sum of the output's gradient, and of its product with (input - mean).
-at::Tensor gradient_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean);
+struct GradientSums {
+  at::Tensor sums;    ///< (2, C): of the output's gradient, and of its product with (input - mean)
+  at::Tensor weight;  ///< (C), undefined where there is no weight, as the next
+  at::Tensor bias;
+};
+
+/// Of one rank: the sums, and the gradients of weight and bias that they are.
+GradientSums gradient_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& mean, const at::Tensor& invstd);
 
 /// The input's gradient. `sums`: gradient_sums over all ranks; `counts`: int32, values a channel of each rank.
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,

@@ -53,18 +53,15 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const auto input = laid_out(saved[0], saved[0]);
     const auto gradient = laid_out(gradients[0].to(input.scalar_type()), input);
 
-    const auto sums = gradient_sums(gradient, input, mean);
+    const auto own = gradient_sums(gradient, input, weight, mean, invstd);
     variable_list result(7);
-    // Tensors that were not given are not counted here.
-    if (weight.defined() && context->needs_input_grad(1)) {
-      result[1] = (sums[1] * invstd).to(weight.scalar_type());
-    }
-    if (weight.defined() && context->needs_input_grad(2)) {
-      result[2] = sums[0].clone().to(weight.scalar_type());
+    if (weight.defined()) {
+      result[1] = own.weight.to(weight.scalar_type());
+      result[2] = own.bias.to(weight.scalar_type());
     }
     if (context->needs_input_grad(0)) {
-      group->world.all_reduce(sums, ReduceOp::Sum, group->label).wait();
-      result[0] = input_gradient(gradient, input, weight, mean, invstd, sums, saved[4]);
+      group->world.all_reduce(own.sums, ReduceOp::Sum, group->label).wait();
+      result[0] = input_gradient(gradient, input, weight, mean, invstd, own.sums, saved[4]);
     }
     return result;
   }

@@ -161,11 +161,9 @@ at::Tensor SyncBatchNormImpl::forward_alone(const at::Tensor& input) {
 
 at::Tensor SyncBatchNormImpl::forward_together(const at::Tensor& input) {
   const auto tag = static_cast<std::uint32_t>(std::hash<std::string>()(name_)) & ~1u;
-  const auto batch = share_statistics(laid_out(input.detach(), input), options.eps(), world_, {name_, tag});
-  if (options.track_running_stats() && batch.total != 0) {
-    update_running({running_mean, running_var, num_batches_tracked}, batch, options.momentum(),
-                   options.skip_non_finite());
-  }
+  const Running running{running_mean, running_var, num_batches_tracked, options.momentum(), options.skip_non_finite()};
+  const auto batch =
+      share_statistics(laid_out(input.detach(), input), options.eps(), running, world_, CallLabel{name_, tag});
   return normalise(input, weight, bias, batch, options.eps(), world_, {name_, tag | 1u});
 }
 

@@ -42,7 +42,7 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, T
                          const std::string& what) {
   ASSERT_TRUE(actual.defined()) << what;
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
-  const auto a = actual.detach().to(at::kDouble), b = expected.detach().to(at::kDouble);
+  const auto a = actual.detach().cpu().to(at::kDouble), b = expected.detach().cpu().to(at::kDouble);
   EXPECT_TRUE(at::allclose(a, b, tolerance.relative, tolerance.absolute))
       << what << " differs by " << (a.numel() > 0 ? (a - b).abs().max().item<double>() : 0.0);
 }
@@ -118,7 +118,7 @@ inline Results reference(const torch::nn::BatchNormOptions& options, const Batch
 }
 
 inline void expect_same_bits(const World& world, const at::Tensor& tensor, const std::string& what) {
-  const auto bytes = tensor.detach().contiguous().view(-1).view(at::kByte);
+  const auto bytes = tensor.detach().cpu().contiguous().view(-1).view(at::kByte);
   const auto texts = world.all_gather_text(
       std::string(bytes.const_data_ptr<std::uint8_t>(), bytes.const_data_ptr<std::uint8_t>() + bytes.numel()));
   for (const auto& text : texts) {
