@@ -156,6 +156,14 @@ at::Tensor Amp::scale_tensor(int loss_id) const {
   return impl_->scaler(loss_id, "amp.scale_tensor").state().scale();
 }
 
+void Amp::check_skips() {
+  for (const auto& scaler : impl_->scalers) {
+    if (scaler->state().placed()) {
+      scaler->check_skips("amp.step");
+    }
+  }
+}
+
 std::vector<NamedMaster> Amp::masters() const {
   return impl_->named_masters();
 }

@@ -234,6 +234,12 @@ std::int64_t GradScaler::skips_in_a_row() const {
   return impl_->loss.state().values().skips;
 }
 
+void GradScaler::check_skips() {
+  if (impl_->enabled() && impl_->loss.state().placed()) {
+    impl_->loss.check_skips(kUpdate);
+  }
+}
+
 bool GradScaler::is_enabled() const {
   return impl_->enabled();
 }

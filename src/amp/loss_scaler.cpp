@@ -40,6 +40,10 @@ void LossScaler::update(const char* where) {
   state_.advance(found_inf_, {options_.growth_factor, options_.backoff_factor, options_.growth_interval,
                               options_.hysteresis, options_.min_scale, options_.max_scale, options_.dynamic});
   found_inf_.reset();
+  check_skips(where);
+}
+
+void LossScaler::check_skips(const char* where) {
   if (watch_.reached_limit(state_.skips())) {
     fail_for_skips(where);
   }

@@ -39,8 +39,10 @@ class LossScaler {
   void note(const at::Tensor& found_inf);
   bool noted() const { return found_inf_.defined(); }
 
-  /// Moves the scale by what was noted. Throws Error, naming `where`, after too many skips in a row.
+  /// Moves the scale by what was noted, then `check_skips`.
   void update(const char* where);
+  /// Throws Error, naming `where`, after too many skips in a row. `update` calls it, but not under capture.
+  void check_skips(const char* where);
   /// Sets the scale and forgets what was noted.
   void set_scale(const at::Tensor& scale);
 

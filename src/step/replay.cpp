@@ -129,6 +129,7 @@ TrainStepResult TrainStep::Impl::replay(const Inputs& inputs, bool ends) {
   window_.set_length(0);
   amp::StepOutcome outcome(std::move(outputs.found_inf), std::move(outputs.norm));
   end_window(outcome);
+  update_.check_skips();
   return {std::move(outputs.loss), std::move(outcome)};
 }
 

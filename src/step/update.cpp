@@ -31,6 +31,14 @@ amp::StepOutcome Update::take(const optim::GradientTreatment& treatment) const {
   return outcome;
 }
 
+void Update::check_skips() const {
+  if (parts_.amp != nullptr) {
+    parts_.amp->check_skips();
+  } else if (parts_.scaler != nullptr) {
+    parts_.scaler->check_skips();
+  }
+}
+
 void Update::drop_gradients() const {
   if (parts_.amp != nullptr) {
     parts_.amp->zero_grad();

@@ -17,6 +17,8 @@ class Update {
   /// From reduced gradients to new weights; gradients are gone afterwards.
   amp::StepOutcome take(const optim::GradientTreatment& treatment) const;
   void drop_gradients() const;
+  /// What a step checks on the host and a replay of it cannot.
+  void check_skips() const;
 
  private:
   TrainStepParts parts_;

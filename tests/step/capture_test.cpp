@@ -7,6 +7,7 @@
 
 #include "lockstep/amp/opt_level.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/error.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/step/train_step.h"
@@ -139,6 +140,21 @@ TEST(Capture, an_overflow_in_a_replay_is_left_out_and_lowers_the_scale) {
   EXPECT_EQ(graph.mixed->loss_scale(), scale / 2);
   EXPECT_FALSE(graph.feed(7).skipped());
   EXPECT_EQ(graph.mixed->loss_scale(), scale / 2);
+}
+
+TEST(Capture, replays_that_are_all_left_out_end_in_an_error) {
+  Training graph(captured({}));
+  for (int i = 0; i < 6; ++i) {
+    graph.feed(i);
+  }
+  const auto bad = on_gpu(at::full({6, 4}, std::numeric_limits<float>::quiet_NaN()));
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 200; ++i) {
+          (*graph.step)({bad, on_gpu(targets_of(0))});
+        }
+      },
+      Error);
 }
 
 TEST(Capture, learning_rates_and_schedules_act_between_replays) {

@@ -128,6 +128,8 @@ class LOCKSTEP_API GradScaler {
   at::Tensor scale_tensor() const;
   /// Updates in a row, so far, that saw inf or NaN. Waits for the device.
   std::int64_t skips_in_a_row() const;
+  /// Throws Error as `update` does after too many skips in a row. For updates that replays of a CUDA graph make.
+  void check_skips();
 
   bool is_enabled() const;
   double get_growth_factor() const;

@@ -190,6 +190,8 @@ class LOCKSTEP_API Amp {
   double loss_scale(int loss_id = 0) const;
   /// The live scale, one fp32 element; undefined before the first `scale`.
   at::Tensor scale_tensor(int loss_id = 0) const;
+  /// Throws Error as `step` does after too many skips in a row. For steps that replays of a CUDA graph take.
+  void check_skips();
 
   /// Parameters with masters, in the model's order, by their names in the model (with `i.` before them where there are
   /// several models). The masters are slices of one flat tensor, and up to date with writes to the parameters.
