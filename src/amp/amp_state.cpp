@@ -52,6 +52,16 @@ void check_fits(const State& given, const State& own) {
 
 }  // namespace
 
+State Amp::scale_tensors() const {
+  State state;
+  for (std::size_t i = 0; i < impl_->scalers.size(); ++i) {
+    for (const auto& [key, tensor] : impl_->scalers[i]->state().tensors()) {
+      state[scaler_prefix(i) + key] = tensor;
+    }
+  }
+  return state;
+}
+
 State Amp::state_dict() const {
   State state;
   for (std::size_t i = 0; i < impl_->scalers.size(); ++i) {

@@ -230,6 +230,10 @@ at::Tensor GradScaler::scale_tensor() const {
   return impl_->loss.state().scale();
 }
 
+std::map<std::string, at::Tensor> GradScaler::state_tensors() const {
+  return impl_->loss.state().tensors();
+}
+
 std::int64_t GradScaler::skips_in_a_row() const {
   return impl_->loss.state().values().skips;
 }

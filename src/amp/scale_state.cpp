@@ -43,6 +43,16 @@ void ScaleState::set_scale(const at::Tensor& scale) {
   scale_.copy_(scale.reshape(scale_.sizes()));
 }
 
+std::map<std::string, at::Tensor> ScaleState::tensors() const {
+  if (!placed()) {
+    return {};
+  }
+  return {{"scale", scale_},
+          {"_growth_tracker", growth_tracker_},
+          {"_hysteresis_tracker", hysteresis_tracker_},
+          {"_skips_in_a_row", skips_}};
+}
+
 void ScaleState::set(const ScaleValues& values) {
   values_ = values;
   if (placed()) {

@@ -6,6 +6,8 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 namespace lockstep::amp {
 
@@ -46,6 +48,8 @@ class ScaleState {
   void advance(const at::Tensor& found_inf, const ScaleLaw& law);
 
   void set_scale(const at::Tensor& scale);
+  /// All of it where it lives, by the names of the saved state; empty until placed.
+  std::map<std::string, at::Tensor> tensors() const;
   void set(const ScaleValues& values);
   /// Waits for the device.
   ScaleValues values() const;

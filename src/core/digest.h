@@ -8,34 +8,21 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "core/mix.h"
 
 namespace lockstep::core {
 
-/// The finaliser of MurmurHash3 (Appleby): every input bit changes each output bit with a chance of about one half.
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 33;
-  x *= 0xff51afd7ed558ccdULL;
-  x ^= x >> 33;
-  x *= 0xc4ceb9fe1a85ec53ULL;
-  x ^= x >> 33;
-  return x;
-}
-
-/// Value of the 8-byte word `word` (little endian, the last one padded with zero) at place `index`. A digest is the sum
-/// of its words' values modulo 2^64, so it can be computed in any order and by any number of threads.
-constexpr std::uint64_t word_value(std::uint64_t word, std::uint64_t index) {
-  return mix(word + (index + 1) * 0x9e3779b97f4a7c15ULL);
-}
-
-/// Appends `next` to an ordered digest.
-constexpr std::uint64_t chain(std::uint64_t digest, std::uint64_t next) {
-  return mix(digest * 31 + next);
-}
-
 std::uint64_t digest_bytes(std::span<const std::byte> bytes);
 
-/// Digest of the elements in logical (row-major) order, whatever the strides; dtype and sizes are not part of it.
-/// Any device: the bytes of a CUDA tensor are read on the host.
+/// Digests of tensors that lie on one device, one int64 element each, on that device and in the order of its current
+/// stream: nothing waits for the device, and a CUDA graph may capture it. Elements are taken in logical (row-major)
+/// order, whatever the strides; dtype and sizes are not part of a digest. One linear pass over contiguous tensors;
+/// others are made contiguous on their device first, some 64 MiB at a time.
+at::Tensor digests_of(const std::vector<at::Tensor>& tensors);
+
+/// The digest of one tensor on the host. Waits for the device.
 std::uint64_t digest(const at::Tensor& tensor);
 
 /// Sixteen hexadecimal digits.

@@ -3,6 +3,7 @@
 
 #include "ddp/proof.h"
 #include "ddp/replica.h"
+#include "replica/fingerprint.h"
 
 namespace lockstep {
 
@@ -43,7 +44,7 @@ void DataParallelBase::broadcast_now(int root) const {
   replica_->broadcast(root);
 }
 std::uint64_t DataParallelBase::digest() const {
-  return ddp::combined_digest(replica_->tensors());
+  return replica::digest_of(ddp::entries_of(replica_->tensors()));
 }
 std::string DataParallelBase::difference() const {
   return ddp::first_difference(world(), replica_->tensors());

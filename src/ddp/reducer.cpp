@@ -208,6 +208,7 @@ void Reducer::backward_done() {
   const std::lock_guard lock(mutex_);
   try {
     quiet_ ? end_quiet() : end_reduced();
+    last_was_quiet_ = quiet_;
   } catch (...) {
     reset();
     throw;
@@ -311,6 +312,11 @@ void Reducer::publish() {
 DataParallelStatistics Reducer::statistics() const {
   const std::lock_guard lock(mutex_);
   return statistics_;
+}
+
+bool Reducer::last_was_quiet() const {
+  const std::lock_guard lock(mutex_);
+  return last_was_quiet_;
 }
 
 std::string Reducer::describe() const {

@@ -53,6 +53,8 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   void backward_failed() noexcept override;
 
   DataParallelStatistics statistics() const;
+  /// The last backward pass that ended did so under a silence.
+  bool last_was_quiet() const;
   std::string describe() const;
 
  private:
@@ -83,6 +85,7 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   int silences_ = 0;
   bool running_ = false;  // between the first gradient of a pass and its end
   bool quiet_ = false;
+  bool last_was_quiet_ = false;
   std::uint32_t step_ = 0;
   CommHook hook_;
   bool hook_is_users_ = false;

@@ -55,7 +55,8 @@ Replica::Replica(std::function<ModelTensors()> list, const World& world, const D
   trained_ = trainable(tensors().parameters);
   reducer_ = std::make_shared<Reducer>(
       world_, trained_, options_,
-      Reducer::Calls{[this] { check_parameters_unchanged(); }, [this] { broadcast_buffers(); }});
+      Reducer::Calls{[this] { check_parameters_unchanged(); }, [this] { after_reduction(); }});
+  start_watching();
   reducer_->attach();
 }
 
@@ -99,6 +100,27 @@ void Replica::broadcast(int root) const {
 void Replica::broadcast_buffers() const {
   if (options_.broadcast_buffers && world_.size() > 1) {
     broadcast_tensors(world_, tensors().buffers, 0, "buffers");
+  }
+}
+
+void Replica::start_watching() {
+  const auto every = replica::every_by_environment().value_or(0);
+  if (every > 0 && world_.size() > 1) {
+    const auto list = [this] {
+      auto kept_equal = tensors();
+      if (!options_.broadcast_buffers) {
+        kept_equal.buffers.clear();
+      }
+      return entries_of(kept_equal);
+    };
+    watch_.emplace(world_, list, every, OnMismatch::Throw);
+  }
+}
+
+void Replica::after_reduction() {
+  broadcast_buffers();
+  if (watch_) {
+    watch_->step();
   }
 }
 

@@ -4,12 +4,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ddp/reducer.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "replica/watch.h"
 
 namespace lockstep::ddp {
 
@@ -22,6 +24,10 @@ class Replica {
   Reducer& reducer() { return *reducer_; }
   const Reducer& reducer() const { return *reducer_; }
   ModelTensors tensors() const;
+  /// The buffers are equal on all ranks by now, since they have just been broadcast.
+  bool buffers_are_equal() const { return options_.broadcast_buffers && !reducer_->last_was_quiet(); }
+  /// A ReplicaCheck has taken over what the environment asks for.
+  void stop_watching() { watch_.reset(); }
   void broadcast(int root) const;
 
  private:
@@ -29,12 +35,15 @@ class Replica {
   void synchronise() const;
   void check_parameters_unchanged() const;
   void broadcast_buffers() const;
+  void start_watching();
+  void after_reduction();
 
   std::function<ModelTensors()> list_;
   World world_;
   DataParallelOptions options_;
   std::vector<NamedTensor> trained_;
   std::shared_ptr<Reducer> reducer_;
+  std::optional<replica::Watch> watch_;  // where LOCKSTEP_CHECK_EVERY asks for it
 };
 
 }  // namespace lockstep::ddp

@@ -70,6 +70,8 @@ class Engine {
   at::Tensor& learning_rate(std::size_t group, c10::Device device);
   void upload_learning_rates();
 
+  std::vector<LiveTensor> live_tensors() const;
+
   /// Own masters by their place in the groups' concatenated lists; undefined where there is none.
   std::vector<at::Tensor> masters() const;
 

@@ -2,6 +2,8 @@
 // What the engine holds beside torch's state, for those who ask: masters, pairs, step counts, learning rates.
 #include <ATen/ops/full.h>
 
+#include <unordered_set>
+
 #include "core/check.h"
 #include "optim/engine.h"
 #include "optim/plan.h"
@@ -68,6 +70,28 @@ std::vector<at::Tensor> Engine::masters() const {
     }
   }
   return all;
+}
+
+std::vector<LiveTensor> Engine::live_tensors() const {
+  using What = LiveTensor::What;
+  std::vector<LiveTensor> live;
+  std::unordered_set<const ClockCell*> seen;
+  for (std::size_t g = 0; g < owner_.param_groups().size(); ++g) {
+    if (g < learning_rates_.size() && learning_rates_[g].defined()) {
+      live.push_back({What::LearningRate, g, {}, learning_rates_[g]});
+    }
+    for (const auto& parameter : owner_.param_groups()[g].params()) {
+      const auto slot = slots_.find(parameter.unsafeGetTensorImpl());
+      if (slot != slots_.end() && slot->second.master.defined()) {
+        live.push_back({What::Master, g, parameter, slot->second.master});
+      }
+      const auto* clock = slot != slots_.end() ? slot->second.clock.get() : nullptr;
+      if (clock != nullptr && seen.insert(clock).second) {
+        live.push_back({What::StepCount, g, parameter, clock->memory.narrow(0, 0, 1)});
+      }
+    }
+  }
+  return live;
 }
 
 void Engine::sync_steps() {

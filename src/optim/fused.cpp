@@ -44,6 +44,10 @@ bool FusedOptimizer::capturable() const {
   return engine_->options().capturable;
 }
 
+std::vector<LiveTensor> FusedOptimizer::live_tensors() const {
+  return engine_->live_tensors();
+}
+
 void FusedOptimizer::upload_learning_rates() {
   engine_->upload_learning_rates();
 }

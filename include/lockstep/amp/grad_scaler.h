@@ -126,6 +126,9 @@ class LOCKSTEP_API GradScaler {
   /// The live scale, one fp32 element, for a gradient penalty (`grad / scaler.scale_tensor()`). Undefined before the
   /// first `scale`, and if disabled.
   at::Tensor scale_tensor() const;
+  /// The scale and the counters that steer it, live, by the names of `state_dict`. Empty before the first `scale`, and
+  /// if disabled.
+  std::map<std::string, at::Tensor> state_tensors() const;
   /// Updates in a row, so far, that saw inf or NaN. Waits for the device.
   std::int64_t skips_in_a_row() const;
   /// Throws Error as `update` does after too many skips in a row. For updates that replays of a CUDA graph make.

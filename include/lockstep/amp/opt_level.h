@@ -193,6 +193,9 @@ class LOCKSTEP_API Amp {
   /// Throws Error as `step` does after too many skips in a row. For steps that replays of a CUDA graph take.
   void check_skips();
 
+  /// The scales and the counters that steer them, live: `loss_scaler0.scale`, ... Empty before the first `scale`.
+  std::map<std::string, at::Tensor> scale_tensors() const;
+
   /// Parameters with masters, in the model's order, by their names in the model (with `i.` before them where there are
   /// several models). The masters are slices of one flat tensor, and up to date with writes to the parameters.
   std::vector<NamedMaster> masters() const;

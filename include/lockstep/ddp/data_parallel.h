@@ -78,6 +78,7 @@ struct DataParallelStatistics {
 namespace ddp {
 class Replica;
 }
+class ReplicaCheck;
 
 /// Everything of DistributedDataParallel that does not depend on the model's type. Usable by itself for a bare list of
 /// tensors. Movable, not copyable. Destroying it takes the hooks away and leaves the gradients.
@@ -121,14 +122,15 @@ class LOCKSTEP_API DataParallelBase {
   /// number of ranks and the device. Local.
   std::uint64_t digest() const;
   /// Compares all ranks' tensors bit by bit through their fingerprints. Returns an empty text where all are equal, else
-  /// the first tensor that differs and the ranks whose value differs from rank 0's, the same text on every rank.
-  /// Collective.
+  /// the first tensor that differs, its first element that does, and the ranks outside of the largest group of equal
+  /// ones, the same text on every rank (see ReplicaDifference). Collective.
   std::string difference() const;
   DataParallelStatistics statistics() const;
   /// The layout, a line per bucket: parameters, dtype, size.
   std::string describe() const;
 
  private:
+  friend class ReplicaCheck;
   std::shared_ptr<ddp::Replica> replica_;
 };
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -34,6 +35,17 @@ struct FusedOptions {
   /// Read each group's learning rate from a device tensor, so that a captured step can be replayed with another one.
   /// `step` refreshes it from the group's options; before a replay call `upload_learning_rates`.
   bool capturable = false;
+};
+
+/// A tensor that a step uses and that `state()` does not hold.
+struct LiveTensor {
+  enum class What : std::uint8_t { Master, StepCount, LearningRate };
+  What what;
+  std::size_t group;
+  /// Whose it is; of parameters that share a step count the first. Undefined for a learning rate.
+  at::Tensor parameter;
+  /// The tensor itself, not a copy. A step count is one int64 element.
+  at::Tensor tensor;
 };
 
 /// Differences from torch::optim, for all of Lockstep's optimizers:
@@ -67,6 +79,10 @@ class LOCKSTEP_API FusedOptimizer : public MasterOptimizer {
 
   /// FusedOptions::capturable.
   bool capturable() const;
+
+  /// Own masters, step counts and (see FusedOptions::capturable) learning rates where they live, for code that compares
+  /// or copies optimizers. In the order of the groups; what the steps so far had no need of is left out. No wait.
+  std::vector<LiveTensor> live_tensors() const;
 
   /// Writes every group's learning rate to the device tensors that a captured step reads. No wait.
   void upload_learning_rates();
