@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/launch.h"
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
@@ -14,22 +13,12 @@
 #include "comm/failure.h"
 #include "comm/rendezvous.h"
 #include "core/check.h"
+#include "core/exception_text.h"
 
 namespace lockstep {
 namespace {
 
-// Torch's own errors carry a stack trace, which is of no use to other ranks.
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& known) {
-    return known.what_without_backtrace();
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
+using core::text_of;
 
 WorldOptions options_of_rank(WorldOptions options, int rank, int size) {
   options.rank = rank;

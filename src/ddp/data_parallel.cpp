@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/ddp/data_parallel.h"
 
+#include <c10/core/GradMode.h>
+
 #include "ddp/proof.h"
 #include "ddp/replica.h"
 #include "replica/fingerprint.h"
@@ -54,6 +56,14 @@ DataParallelStatistics DataParallelBase::statistics() const {
 }
 std::string DataParallelBase::describe() const {
   return replica_->reducer().describe();
+}
+void DataParallelBase::before_forward() const {
+  if (c10::GradMode::is_enabled()) {
+    replica_->reducer().before_forward();
+  }
+}
+void DataParallelBase::set_forward_collectives(std::function<std::vector<std::string>()> find) {
+  replica_->set_forward_collectives(std::move(find));
 }
 
 }  // namespace lockstep

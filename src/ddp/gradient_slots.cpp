@@ -4,6 +4,8 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/mul.h>
 
+#include <sstream>
+
 #include "core/check.h"
 #include "ddp/model_tensors.h"
 
@@ -28,16 +30,20 @@ at::Tensor wrapped_number(double value) {
 
 }  // namespace
 
-GradientSlots::GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits, double scale)
+GradientSlots::GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits)
     : parameters_(parameters),
       specs_(gradient_specs(parameters)),
       layout_(core::plan_layout(specs_, limits)),
       arena_(layout_, specs_),
-      scale_(wrapped_number(scale)),
+      scale_(wrapped_number(scale_value_)),
       taken_(parameters.size(), false) {}
 
-void GradientSlots::begin() {
+void GradientSlots::begin(double scale) {
   taken_.assign(taken_.size(), false);
+  if (scale != scale_value_) {
+    scale_value_ = scale;
+    scale_ = wrapped_number(scale);
+  }
 }
 
 void GradientSlots::check_gradient(int index, const at::Tensor& grad) const {
@@ -51,10 +57,15 @@ void GradientSlots::check_gradient(int index, const at::Tensor& grad) const {
   });
 }
 
-void GradientSlots::write(int index, const at::Tensor& grad) {
+/// Somebody may have kept the last step's gradient: let them keep its values.
+void GradientSlots::let_holder_keep(int index, const at::Tensor& grad) {
   if (!grad.is_same(arena_.alias(index)) && arena_.alias(index).use_count() > 1) {
-    arena_.detach_holder(index);  // somebody kept the last step's gradient; let them keep its values
+    arena_.detach_holder(index);
   }
+}
+
+void GradientSlots::write(int index, const at::Tensor& grad) {
+  let_holder_keep(index, grad);
   auto alias = arena_.alias(index);
   if (grad.is_sparse()) {
     alias.zero_();
@@ -71,6 +82,7 @@ bool GradientSlots::take(int index) {
   taken_[static_cast<std::size_t>(index)] = true;
   if (!grad.defined()) {
     if (first) {
+      let_holder_keep(index, grad);
       arena_.alias(index).zero_();
     }
     return false;
@@ -92,6 +104,21 @@ void GradientSlots::publish(int index) {
 at::Tensor GradientSlots::bucket(int index) const {
   const auto& bucket = layout_.buckets[static_cast<std::size_t>(index)];
   return arena_.slice(bucket.group, bucket.begin, bucket.end);
+}
+
+std::string GradientSlots::describe() const {
+  std::ostringstream out;
+  for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const auto& bucket = layout_.buckets[b];
+    const auto& group = layout_.groups[static_cast<std::size_t>(bucket.group)];
+    const auto bytes = (bucket.end - bucket.begin) * static_cast<std::int64_t>(c10::elementSize(group.dtype));
+    out << "bucket " << b << ": " << c10::toString(group.dtype) << " on " << group.device << ", " << bytes << " bytes:";
+    for (const int tensor : bucket.tensors) {
+      out << ' ' << name(tensor);
+    }
+    out << '\n';
+  }
+  return out.str();
 }
 
 }  // namespace lockstep::ddp

@@ -3,6 +3,7 @@
 // into the arena, and dropped; `.grad` then names the arena.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/arena.h"
@@ -12,8 +13,7 @@ namespace lockstep::ddp {
 
 class GradientSlots {
  public:
-  /// Gradients are multiplied by `scale` on their way into the arena.
-  GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits, double scale);
+  GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits);
 
   const core::Layout& layout() const { return layout_; }
   int size() const { return static_cast<int>(parameters_.size()); }
@@ -34,16 +34,22 @@ class GradientSlots {
   /// Elements of a bucket, one-dimensional.
   at::Tensor bucket(int index) const;
 
-  void begin();
+  /// A new pass: gradients are multiplied by `scale` on their way into the arena.
+  void begin(double scale);
+
+  /// The layout, a line per bucket: parameters, dtype, size.
+  std::string describe() const;
 
  private:
   void check_gradient(int index, const at::Tensor& grad) const;
+  void let_holder_keep(int index, const at::Tensor& grad);
   void write(int index, const at::Tensor& grad);
 
   std::vector<NamedTensor> parameters_;
   std::vector<core::TensorSpec> specs_;
   core::Layout layout_;
   core::Arena arena_;
+  double scale_value_ = 1;
   at::Tensor scale_;  // a wrapped number: it never promotes the dtype of what it multiplies
   std::vector<bool> taken_;
 };

@@ -3,11 +3,13 @@
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
 
 #include <algorithm>
 #include <unordered_set>
 
 #include "core/check.h"
+#include "lockstep/ddp/forward_collective.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -41,6 +43,10 @@ ModelTensors tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
+ModelTensors tensors_of(const torch::nn::AnyModule& module) {
+  return tensors_of(*module.ptr());
+}
+
 ModelTensors tensors_of(const torch::jit::Module& module) {
   ModelTensors tensors;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
@@ -50,6 +56,30 @@ ModelTensors tensors_of(const torch::jit::Module& module) {
     tensors.buffers.push_back({item.name, item.value});
   }
   return tensors;
+}
+
+std::vector<std::string> forward_collectives(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  const auto look = [&](const std::string& name, const torch::nn::Module& at) {
+    const auto* collective = dynamic_cast<const ForwardCollective*>(&at);
+    if (collective != nullptr && collective->communicates_in_forward()) {
+      names.push_back(name);
+    }
+  };
+  look(module.name(), module);
+  // Without the module itself, which need not be held by a shared pointer.
+  for (const auto& item : module.named_modules({}, /*include_self=*/false)) {
+    look(item.key(), *item.value());
+  }
+  return names;
+}
+
+std::vector<std::string> forward_collectives(const torch::nn::AnyModule& module) {
+  return forward_collectives(*module.ptr());
+}
+
+std::vector<std::string> forward_collectives(const torch::jit::Module& /*module*/) {
+  return {};
 }
 
 ModelTensors participating(const ModelTensors& all, const std::vector<std::string>& ignore) {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/reducer.h"
 
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/check.h"
 
@@ -37,10 +35,6 @@ core::BucketLimits limits_of(const DataParallelOptions& options) {
           static_cast<std::int64_t>(options.bucket_cap_mb * kMiB)};
 }
 
-double predivide_factor(const DataParallelOptions& options, const World& world) {
-  return options.gradient_predivide_factor > 0 ? options.gradient_predivide_factor : world.size();
-}
-
 }  // namespace
 
 Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters, const DataParallelOptions& options,
@@ -48,11 +42,11 @@ Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters,
     : world_(world),
       options_(options),
       calls_(std::move(calls)),
-      slots_(parameters, limits_of(options), 1.0 / predivide_factor(options, world)),
+      slots_(parameters, limits_of(options)),
       queue_(slots_.layout(), options.overlap),
       hook_(all_reduce_hook(world)),
-      used_(parameters.size(), false),
-      used_anywhere_(parameters.size(), false),
+      divisor_(world.size()),
+      usage_(parameters.size()),
       left_alone_(parameters.size()) {
   statistics_.buckets = static_cast<std::int64_t>(slots_.layout().buckets.size());
 }
@@ -94,31 +88,19 @@ void Reducer::open(bool quiet) {
   quiet_ = quiet;
   if (!quiet_) {
     calls_.before();
+    answer(RollCall::Answer::Live);
   }
+  start_pass();
+}
+
+void Reducer::start_pass() {
   queue_.begin();
-  slots_.begin();
+  slots_.begin(1.0 / predivide_factor());
   finishers_.clear();
 }
 
-void Reducer::reduce_now() {
-  const std::lock_guard lock(mutex_);
-  core::check(!running_, "ddp.synchronize_gradients", [] {
-    return Problem{"a backward pass is under way", "", "", "call it between backward and the optimizer's step"};
-  });
-  try {
-    open(/*quiet=*/false);
-    if (std::find(used_.begin(), used_.end(), true) == used_.end()) {
-      // Replays of a captured step show the host no gradients: what is there is what they have accumulated.
-      for (int i = 0; i < slots_.size(); ++i) {
-        used_[static_cast<std::size_t>(i)] = slots_.parameter(i).grad().defined();
-      }
-    }
-    end_reduced();
-  } catch (...) {
-    reset();
-    throw;
-  }
-  reset();
+double Reducer::predivide_factor() const {
+  return options_.gradient_predivide_factor > 0 ? options_.gradient_predivide_factor : divisor_;
 }
 
 void Reducer::reset() {
@@ -134,15 +116,14 @@ void Reducer::on_gradient(int index) {
   }
   const bool in_time = queue_.fired(index);
   if (quiet_) {
-    used_[static_cast<std::size_t>(index)] =
-        used_[static_cast<std::size_t>(index)] || slots_.parameter(index).grad().defined();
+    usage_.note(index, usage_.here(index) || slots_.parameter(index).grad().defined());
     return;
   }
   if (!in_time) {
     raise_late(index);
   }
   if (slots_.take(index)) {
-    used_[static_cast<std::size_t>(index)] = true;
+    usage_.note(index);
   }
   launch_ready();
 }
@@ -160,7 +141,8 @@ void Reducer::launch_ready() {
   }
 }
 
-/// Step and place are part of what ranks compare: a rank that skips a step is never paired with the next one.
+/// Step and place are part of what ranks compare: a bucket is never paired with another one, or with one of another
+/// step.
 std::uint32_t Reducer::tag(int place) const {
   const auto places = static_cast<std::uint32_t>(statistics_.buckets) + 1;
   return step_ * places + static_cast<std::uint32_t>(place);
@@ -173,7 +155,7 @@ GradientBucket Reducer::bucket_for_hook(int index) const {
   handed.is_last = index + 1 == statistics_.buckets;
   handed.step = step_;
   handed.buffer = slots_.bucket(index);
-  handed.remaining_factor = predivide_factor(options_, world_) / world_.size();
+  handed.remaining_factor = predivide_factor() / divisor_;
   handed.tag = tag(index);
   if (hook_is_users_) {
     for (const int tensor : bucket.tensors) {
@@ -193,7 +175,8 @@ void Reducer::launch(int bucket) {
 
 void Reducer::set_hook(CommHook hook) {
   const std::lock_guard lock(mutex_);
-  const bool used = statistics_.reduced_backwards + statistics_.quiet_backwards > 0 || running_;
+  const auto passes = statistics_.reduced_backwards + statistics_.quiet_backwards + statistics_.shadowed_backwards;
+  const bool used = passes > 0 || running_;
   core::check(hook && !hook_is_users_ && !used, "ddp.register_comm_hook", [&] {
     return Problem{!hook  ? "the hook is empty"
                    : used ? "backward has run already"
@@ -208,7 +191,6 @@ void Reducer::backward_done() {
   const std::lock_guard lock(mutex_);
   try {
     quiet_ ? end_quiet() : end_reduced();
-    last_was_quiet_ = quiet_;
   } catch (...) {
     reset();
     throw;
@@ -226,36 +208,44 @@ void Reducer::backward_failed() noexcept {
 
 void Reducer::end_quiet() {
   ++statistics_.quiet_backwards;
+  last_was_quiet_ = true;
 }
 
 void Reducer::end_reduced() {
   settle_unused();
+  reduce();
+  ++statistics_.reduced_backwards;
+}
+
+/// The collectives of a pass that are still to come, the same on ranks that shadow it.
+void Reducer::reduce() {
   for (int bucket = queue_.pop_any(); bucket >= 0; bucket = queue_.pop_any()) {
     launch(bucket);
   }
   if (options_.unused == UnusedParameters::Detect) {
-    reduce_usage();
+    const auto device = slots_.layout().groups.front().device;
+    usage_.share(world_, device, tag(static_cast<int>(statistics_.buckets)));
   }
   wait_for_buckets();
   publish();
-  calls_.after();
+  calls_.after(source_);
   ++step_;
-  ++statistics_.reduced_backwards;
-  std::fill(used_.begin(), used_.end(), false);
+  usage_.forget();
+  last_was_quiet_ = false;
 }
 
 void Reducer::settle_unused() {
   statistics_.unused.clear();
   for (int i = 0; i < slots_.size(); ++i) {
-    const auto index = static_cast<std::size_t>(i);
     if (slots_.taken(i)) {
       continue;
     }
-    auto& grad = slots_.parameter(i).mutable_grad();
-    if (!used_[index]) {
+    if (!brings(i)) {
+      usage_.note(i, false);  // or what a quiet pass left has been dropped since
       statistics_.unused.push_back(slots_.name(i));
       // What an earlier pass left in `.grad` still takes part, but must come back if no rank adds to it.
-      left_alone_[index] = grad.defined() ? grad.clone() : grad;
+      const auto& grad = slots_.parameter(i).grad();
+      left_alone_[static_cast<std::size_t>(i)] = grad.defined() ? grad.clone() : grad;
     }
     slots_.take(i);
   }
@@ -276,20 +266,6 @@ void Reducer::raise_unused() const {
          "let every parameter take part in the loss, freeze it before wrapping, or set unused = Detect"});
 }
 
-void Reducer::reduce_usage() {
-  const auto device = slots_.layout().groups.front().device;
-  auto flags = at::zeros({slots_.size()}, at::kInt);
-  for (int i = 0; i < slots_.size(); ++i) {
-    flags.mutable_data_ptr<int>()[i] = used_[static_cast<std::size_t>(i)] ? 1 : 0;
-  }
-  auto shared = flags.to(device);
-  world_.all_reduce(shared, ReduceOp::Max, {"parameter usage", tag(static_cast<int>(statistics_.buckets))}).wait();
-  flags = shared.cpu();
-  for (int i = 0; i < slots_.size(); ++i) {
-    used_anywhere_[static_cast<std::size_t>(i)] = flags.const_data_ptr<int>()[i] != 0;
-  }
-}
-
 void Reducer::wait_for_buckets() {
   const auto start = std::chrono::steady_clock::now();
   for (const auto& finish : finishers_) {
@@ -301,7 +277,7 @@ void Reducer::wait_for_buckets() {
 void Reducer::publish() {
   const bool all = options_.unused == UnusedParameters::Error;
   for (int i = 0; i < slots_.size(); ++i) {
-    if (all || used_anywhere_[static_cast<std::size_t>(i)]) {
+    if (all || usage_.anywhere(i)) {
       slots_.publish(i);
     } else {
       slots_.parameter(i).mutable_grad() = left_alone_[static_cast<std::size_t>(i)];
@@ -320,19 +296,7 @@ bool Reducer::last_was_quiet() const {
 }
 
 std::string Reducer::describe() const {
-  std::ostringstream out;
-  const auto& layout = slots_.layout();
-  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
-    const auto& bucket = layout.buckets[b];
-    const auto& group = layout.groups[static_cast<std::size_t>(bucket.group)];
-    const auto bytes = (bucket.end - bucket.begin) * static_cast<std::int64_t>(c10::elementSize(group.dtype));
-    out << "bucket " << b << ": " << c10::toString(group.dtype) << " on " << group.device << ", " << bytes << " bytes:";
-    for (const int tensor : bucket.tensors) {
-      out << ' ' << slots_.name(tensor);
-    }
-    out << '\n';
-  }
-  return out.str();
+  return slots_.describe();
 }
 
 }  // namespace lockstep::ddp

@@ -3,6 +3,7 @@
 //
 //   hook (one per parameter) -> slot in the arena -> bucket whole -> all-reduce -> end of backward: wait, publish
 //
+// Within a join, a rank that has run out of inputs shadows such passes: the same collectives without a backward.
 // Hooks run on autograd's threads and the end of backward on one of them or the caller's, so all state is under one
 // mutex, held for microseconds while backward runs.
 #pragma once
@@ -18,6 +19,8 @@
 #include "ddp/backward_end.h"
 #include "ddp/bucket_queue.h"
 #include "ddp/gradient_slots.h"
+#include "ddp/roll_call.h"
+#include "ddp/usage.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/ddp/data_parallel.h"
 
@@ -26,10 +29,10 @@ namespace lockstep::ddp {
 class Reducer : public BackwardListener, public std::enable_shared_from_this<Reducer> {
  public:
   /// What the owner wants to do at both ends of a pass that reduces. Both may throw; `before` runs on the first
-  /// gradient.
+  /// gradient, `after` is told the rank whose buffers count.
   struct Calls {
     std::function<void()> before;
-    std::function<void()> after;
+    std::function<void(int source)> after;
   };
 
   Reducer(const World& world, const std::vector<NamedTensor>& parameters, const DataParallelOptions& options,
@@ -48,27 +51,41 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   /// Throws InputError after the first backward, for a second hook, and for an empty one.
   void set_hook(CommHook hook);
 
+  /// Within a join: passes that reduce start with a roll call. nullptr ends it.
+  void set_roll_call(std::shared_ptr<RollCall> roll_call);
+  bool has_roll_call() const;
+  /// A roll call for ranks that must know before they communicate in forward, where the options ask for it.
+  void before_forward();
+  /// Takes part in the other ranks' next reduced pass, with what quiet passes have left here and zeros elsewhere.
+  /// False, and nothing done, once no rank has inputs.
+  bool shadow();
+
   void on_gradient(int index);
   void backward_done() override;
   void backward_failed() noexcept override;
 
   DataParallelStatistics statistics() const;
-  /// The last backward pass that ended did so under a silence.
+  /// The last pass that ended did so under a silence.
   bool last_was_quiet() const;
   std::string describe() const;
 
  private:
   void begin();
   void open(bool quiet);
+  void answer(RollCall::Answer mine);
+  void start_pass();
   void reset();
   void launch(int bucket);
   GradientBucket bucket_for_hook(int bucket) const;
+  double predivide_factor() const;
   std::uint32_t tag(int place) const;
   void launch_ready();
   void end_quiet();
   void end_reduced();
+  bool brings(int index) const;
+  void take_what_quiet_passes_left();
   void settle_unused();
-  void reduce_usage();
+  void reduce();
   void wait_for_buckets();
   void publish();
   [[noreturn]] void raise(const core::Problem& problem) const;
@@ -89,9 +106,11 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   std::uint32_t step_ = 0;
   CommHook hook_;
   bool hook_is_users_ = false;
+  std::shared_ptr<RollCall> roll_call_;
+  int divisor_;                                   // of the sum over ranks
+  int source_ = 0;                                // the rank whose buffers count
   std::vector<std::function<void()>> finishers_;  // one for each bucket sent, in order
-  std::vector<bool> used_;                        // per parameter: had a gradient since the last reduced pass
-  std::vector<bool> used_anywhere_;
+  Usage usage_;
   std::vector<at::Tensor> left_alone_;  // gradients of parameters this rank did not use
   DataParallelStatistics statistics_;
 };

@@ -55,7 +55,7 @@ Replica::Replica(std::function<ModelTensors()> list, const World& world, const D
   trained_ = trainable(tensors().parameters);
   reducer_ = std::make_shared<Reducer>(
       world_, trained_, options_,
-      Reducer::Calls{[this] { check_parameters_unchanged(); }, [this] { after_reduction(); }});
+      Reducer::Calls{[this] { check_parameters_unchanged(); }, [this](int source) { after_reduction(source); }});
   start_watching();
   reducer_->attach();
 }
@@ -97,9 +97,13 @@ void Replica::broadcast(int root) const {
   broadcast_tensors(world_, both, root, "model state");
 }
 
-void Replica::broadcast_buffers() const {
+std::vector<std::string> Replica::forward_collectives() const {
+  return find_collectives_ ? find_collectives_() : std::vector<std::string>();
+}
+
+void Replica::broadcast_buffers(int source) const {
   if (options_.broadcast_buffers && world_.size() > 1) {
-    broadcast_tensors(world_, tensors().buffers, 0, "buffers");
+    broadcast_tensors(world_, tensors().buffers, source, "buffers");
   }
 }
 
@@ -117,9 +121,9 @@ void Replica::start_watching() {
   }
 }
 
-void Replica::after_reduction() {
-  broadcast_buffers();
-  if (watch_) {
+void Replica::after_reduction(int source) {
+  broadcast_buffers(source);
+  if (watch_ && !watching_is_paused_) {
     watch_->step();
   }
 }

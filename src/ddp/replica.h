@@ -28,21 +28,29 @@ class Replica {
   bool buffers_are_equal() const { return options_.broadcast_buffers && !reducer_->last_was_quiet(); }
   /// A ReplicaCheck has taken over what the environment asks for.
   void stop_watching() { watch_.reset(); }
+  /// For a while in which replicas may differ.
+  void pause_watching(bool pause) { watching_is_paused_ = pause; }
   void broadcast(int root) const;
+
+  /// How to find the names of submodules that communicate in forward.
+  void set_forward_collectives(std::function<std::vector<std::string>()> find) { find_collectives_ = std::move(find); }
+  std::vector<std::string> forward_collectives() const;
 
  private:
   std::string local_problem() const;
   void synchronise() const;
   void check_parameters_unchanged() const;
-  void broadcast_buffers() const;
+  void broadcast_buffers(int source) const;
   void start_watching();
-  void after_reduction();
+  void after_reduction(int source);
 
   std::function<ModelTensors()> list_;
+  std::function<std::vector<std::string>()> find_collectives_;
   World world_;
   DataParallelOptions options_;
   std::vector<NamedTensor> trained_;
   std::shared_ptr<Reducer> reducer_;
+  bool watching_is_paused_ = false;
   std::optional<replica::Watch> watch_;  // where LOCKSTEP_CHECK_EVERY asks for it
 };
 

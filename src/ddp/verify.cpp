@@ -62,16 +62,21 @@ std::string fingerprint(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> gather_or_throw(const World& world, const std::string& text, const std::string& problem,
+                                         const std::string& label) {
+  auto texts = world.all_gather_text(problem.empty() ? text : problem, {.name = label});
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].starts_with("[")) {
+      throw InputError(world.size() == 1 ? texts[rank] : str(texts[rank], " (rank ", rank, ")"));
+    }
+  }
+  return texts;
+}
+
 void verify_across_ranks(const World& world, const ModelTensors& tensors, const std::string& local_error) {
   const auto description = describe(tensors);
   // Fingerprints first: for a big model on many ranks the full texts would be megabytes.
-  const auto verdicts = world.all_gather_text(local_error.empty() ? fingerprint(description) : local_error,
-                                              {.name = "model fingerprint"});
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-    if (verdicts[rank].starts_with("[")) {
-      throw InputError(world.size() == 1 ? verdicts[rank] : str(verdicts[rank], " (rank ", rank, ")"));
-    }
-  }
+  const auto verdicts = gather_or_throw(world, fingerprint(description), local_error, "model fingerprint");
   std::size_t differing = 0;
   while (differing < verdicts.size() && verdicts[differing] == verdicts[0]) {
     ++differing;

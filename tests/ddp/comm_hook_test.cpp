@@ -170,5 +170,23 @@ TEST(CommHook, local_sgd_parts_replicas_and_the_averager_joins_them) {
   });
 }
 
+/// A loss scaler leaves the step out; what PowerSGD remembers must not keep the infinity for all later ones.
+TEST(CommHook, powerSGD_forgets_an_overflow) {
+  for (const bool warm : {false, true}) {
+    run_ranks(2, [&](World& world) {
+      auto w = at::zeros({8, 6}).requires_grad_();
+      DataParallelBase ddp(ModelTensors{{{"w", w}}, {}}, world);
+      ddp.register_comm_hook(power_sgd_hook(
+          world, {.matrix_approximation_rank = 1, .start_step = 0, .min_compression_rate = 0.1, .warm_start = warm}));
+      for (int step = 0; step < 6; ++step) {
+        w.mutable_grad() = at::Tensor();
+        const bool overflows = (step == 0 || step == 3) && world.rank() == 1;
+        (w * random({8, 6}, static_cast<std::uint64_t>(step)) * (overflows ? INFINITY : 1.0)).sum().backward();
+        EXPECT_EQ(w.grad().isfinite().all().item<bool>(), step != 0 && step != 3) << step;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -122,5 +122,29 @@ TEST(Unused, usage_may_change_from_step_to_step_and_differ_between_ranks) {
   });
 }
 
+TEST(Unused, a_kept_gradient_keeps_its_values_when_its_parameter_is_not_used) {
+  run_ranks(2, [](World& world) {
+    Pair model(world, UnusedParameters::Detect);
+    (model.a + model.b * 3).sum().backward();
+    const auto kept = model.b.grad();
+    model.clear();
+    model.a.sum().backward();
+    EXPECT_TRUE(at::equal(kept, at::full({2}, 3.0F)));
+  });
+}
+
+TEST(Unused, a_window_that_was_dropped_does_not_count_as_use) {
+  run_ranks(2, [](World& world) {
+    Pair model(world, UnusedParameters::Detect);
+    {
+      const auto quiet = model.ddp.no_sync();
+      (model.a + model.b).sum().backward();
+    }
+    model.clear();
+    model.a.sum().backward();
+    EXPECT_FALSE(model.b.grad().defined());
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

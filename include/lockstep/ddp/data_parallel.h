@@ -16,8 +16,9 @@
 #include "lockstep/export.h"
 
 namespace torch::nn {
+class AnyModule;
 class Module;
-}
+}  // namespace torch::nn
 namespace torch::jit {
 struct Module;
 }
@@ -66,14 +67,17 @@ struct ModelTensors {
 
 /// Counted since construction, except where said.
 struct DataParallelStatistics {
-  std::uint64_t reduced_backwards = 0;  ///< backward passes that ended with reduced gradients
-  std::uint64_t quiet_backwards = 0;    ///< backward passes under no_sync
-  std::uint64_t all_reduces = 0;        ///< collectives over gradients
-  std::uint64_t bytes_reduced = 0;      ///< bytes handed to them
-  std::int64_t buckets = 0;             ///< number of buckets
-  double exposed_seconds = 0;           ///< host time spent waiting for reductions after the last gradient
-  std::vector<std::string> unused;      ///< parameters without a gradient on this rank in the last reduced backward
+  std::uint64_t reduced_backwards = 0;   ///< backward passes that ended with reduced gradients
+  std::uint64_t quiet_backwards = 0;     ///< backward passes under no_sync
+  std::uint64_t shadowed_backwards = 0;  ///< passes of other ranks that this rank joined after its inputs had ended
+  std::uint64_t all_reduces = 0;         ///< buckets handed to the all-reduce, or to the communication hook
+  std::uint64_t bytes_reduced = 0;       ///< bytes handed to them
+  std::int64_t buckets = 0;              ///< number of buckets
+  double exposed_seconds = 0;            ///< host time spent waiting for reductions after the last gradient
+  std::vector<std::string> unused;       ///< parameters without a gradient on this rank in the last reduced backward
 };
+
+struct JoinOptions;
 
 namespace ddp {
 class Replica;
@@ -129,18 +133,32 @@ class LOCKSTEP_API DataParallelBase {
   /// The layout, a line per bucket: parameters, dtype, size.
   std::string describe() const;
 
+ protected:
+  /// What has to be known before a forward whose backward may follow; nothing under no_grad.
+  void before_forward() const;
+  /// How to find the names of submodules that communicate in forward. None: there are none.
+  void set_forward_collectives(std::function<std::vector<std::string>()> find);
+
  private:
   friend class ReplicaCheck;
+  friend void join(const DataParallelBase&, const std::function<void()>&, const std::function<void()>&,
+                   const JoinOptions&);
+
   std::shared_ptr<ddp::Replica> replica_;
 };
 
 namespace ddp {
 
 LOCKSTEP_API ModelTensors tensors_of(const torch::nn::Module& module);
+LOCKSTEP_API ModelTensors tensors_of(const torch::nn::AnyModule& module);
 LOCKSTEP_API ModelTensors tensors_of(const torch::jit::Module& module);
+/// Names of the submodules that communicate in forward (forward_collective.h).
+LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::Module& module);
+LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::AnyModule& module);
+LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::jit::Module& module);
 
-/// How DistributedDataParallel keeps a model: holders and shared pointers share it, a plain module is referred to and
-/// must outlive the wrapper.
+/// How DistributedDataParallel keeps a model: holders, shared pointers and script modules share it, a plain module is
+/// referred to and must outlive the wrapper.
 template <class Model>
 struct Kept {
   static constexpr bool kByReference = std::is_base_of_v<torch::nn::Module, Model>;
@@ -154,10 +172,10 @@ struct Kept {
     }
   }
   static auto& module(Type& kept) {
-    if constexpr (std::is_same_v<Model, torch::jit::Module>) {
-      return kept;
-    } else {
+    if constexpr (requires { *kept; }) {
       return *kept;
+    } else {
+      return kept;
     }
   }
 };
@@ -165,8 +183,8 @@ struct Kept {
 }  // namespace ddp
 
 /// Trains one model on all ranks of a world as if on one: every rank holds a replica, gradients are averaged during
-/// backward, and replicas stay bitwise equal. `Model` is a torch::nn holder, a shared pointer to a module, a module, or
-/// a TorchScript module; its device, dtype and memory format stay as they are.
+/// backward, and replicas stay bitwise equal. `Model` is a torch::nn holder, a shared pointer to a module, a module, an
+/// AnyModule, or a TorchScript module; its device, dtype and memory format stay as they are.
 ///
 /// Order: build the model, move and cast it, build the optimizer, initialise mixed precision, then wrap.
 /// Hooks sit on the parameters, so a loss made through the inner module or any other method is reduced just the same.
@@ -179,7 +197,10 @@ template <class Model>
 class DistributedDataParallel : public DataParallelBase {
  public:
   DistributedDataParallel(Model& model, const World& world, const DataParallelOptions& options = {})
-      : DataParallelBase(lister(model), world, options), kept_(ddp::Kept<Model>::keep(model)) {}
+      : DataParallelBase(lister(model), world, options), kept_(ddp::Kept<Model>::keep(model)) {
+    set_forward_collectives(
+        [kept = kept_]() mutable { return ddp::forward_collectives(ddp::Kept<Model>::module(kept)); });
+  }
   DistributedDataParallel(Model&& model, const World& world,
                           const DataParallelOptions& options = {}) requires(!ddp::Kept<Model>::kByReference)
       : DistributedDataParallel(model, world, options) {}
@@ -190,6 +211,7 @@ class DistributedDataParallel : public DataParallelBase {
 
   template <class... Args>
   auto forward(Args&&... args) {
+    before_forward();
     return module().forward(std::forward<Args>(args)...);
   }
   template <class... Args>

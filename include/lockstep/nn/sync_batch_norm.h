@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/ddp/forward_collective.h"
 #include "lockstep/export.h"
 
 namespace lockstep::nn {
@@ -47,7 +48,7 @@ struct LOCKSTEP_API SyncBatchNormOptions {
 /// be averaged by DistributedDataParallel as all others.
 ///
 /// Parameters and buffers have BatchNorm's names, so that files of one fit the other.
-class LOCKSTEP_API SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
+class LOCKSTEP_API SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl>, public ForwardCollective {
  public:
   /// Give all modules one world that nothing else uses (`world.split(0, world.rank())`), or leave it to
   /// `convert_sync_batch_norm`, which does so: reductions of gradients may then overtake them on some rank.
@@ -72,6 +73,9 @@ class LOCKSTEP_API SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNorm
   /// format. Throws InputError for other inputs, before anything is sent or changed, and, on every rank, where all
   /// ranks together have one value a channel in training. WorldError: another rank failed, or runs other modules.
   at::Tensor forward(const at::Tensor& input);
+
+  /// In training, in a world of several.
+  bool communicates_in_forward() const override { return is_training() && world_.size() > 1; }
 
   const World& world() const { return world_; }
   /// `name` is shown in errors, and compared: modules of different names are never paired.

@@ -4,9 +4,12 @@
 // P = M Q (n x r), orthogonalised after the sum, and Q = M^T P (m x r), so that M is about P Q^T.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <map>
@@ -19,10 +22,11 @@ namespace lockstep {
 namespace {
 
 struct Factors {
-  at::Tensor matrix;  // n x m view of one gradient
-  at::Tensor sent;    // what this rank wanted to send: the gradient and what earlier steps left out
-  at::Tensor p;
-  at::Tensor q;
+  at::Tensor matrix = {};  // n x m view of one gradient
+  at::Tensor sent = {};    // what this rank wanted to send: the gradient and what earlier steps left out
+  at::Tensor p = {};
+  at::Tensor q = {};
+  at::Tensor first_q = {};  // as it was before this step
 };
 
 /// What a bucket carries from one step to the next, one entry for each compressed gradient.
@@ -84,7 +88,7 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
     Pending pending;
     for (const auto& gradient : bucket.gradients) {
       if (worth_it(gradient)) {
-        pending.compressed.push_back({as_matrix(gradient), {}, {}, {}});
+        pending.compressed.push_back({.matrix = as_matrix(gradient)});
       } else {
         pending.plain.push_back(gradient);
       }
@@ -131,6 +135,7 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
       const auto seed = options_.seed + bucket.tag * 1009ULL + i;
       factors.q = reuse ? kept[i] : first_q(factors.matrix, seed);
       orthogonalise(factors.q);
+      factors.first_q = factors.q;
       factors.p = at::matmul(factors.matrix, factors.q);
       ps.push_back(factors.p);
     }
@@ -187,12 +192,17 @@ class PowerSgd : public std::enable_shared_from_this<PowerSgd> {
     }
   }
 
+  /// Infinities and NaN, which every rank sees in the summed factor, must not stay: such a step leaves what earlier
+  /// ones remembered. Nothing is read on the host.
   void remember(const GradientBucket& bucket, std::size_t index, const Factors& factors) {
     auto& memory = memory_[bucket.index];
-    memory.q[index] = factors.q;
+    const auto finite = at::isfinite(factors.q).all();
+    memory.q[index] = at::where(finite, factors.q, factors.first_q);
     if (options_.use_error_feedback) {
+      auto& error = memory.error[index];
       // The bucket holds gradients divided by the pre-divide factor; the result is the average, undivided.
-      memory.error[index] = factors.sent - factors.matrix / (bucket.remaining_factor * world_.size());
+      const auto left_out = factors.sent - factors.matrix / (bucket.remaining_factor * world_.size());
+      error = at::where(finite, left_out, error.defined() ? error : at::zeros_like(left_out));
     }
   }
 
