@@ -295,8 +295,4 @@ bool Reducer::last_was_quiet() const {
   return last_was_quiet_;
 }
 
-std::string Reducer::describe() const {
-  return slots_.describe();
-}
-
 }  // namespace lockstep::ddp

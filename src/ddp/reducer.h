@@ -67,7 +67,7 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   DataParallelStatistics statistics() const;
   /// The last pass that ended did so under a silence.
   bool last_was_quiet() const;
-  std::string describe() const;
+  std::string describe() const { return slots_.describe(); }
 
  private:
   void begin();

@@ -6,6 +6,7 @@
 #include "lockstep/comm/launch.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "support/models.h"
+#include "support/ranks.h"
 
 namespace lockstep {
 namespace {
@@ -153,6 +154,24 @@ TEST(DdpErrors, a_wrapper_destroyed_between_forward_and_backward_is_harmless) {
   const auto loss = (*ddp)(random({2, 6}, 5)).sum();
   ddp.reset();
   EXPECT_NO_THROW(loss.backward());
+}
+
+/// Rank 1 makes one pass less: the first calls that do not belong together are found, and both are named.
+TEST(DdpErrors, a_rank_that_skips_a_step_is_caught_and_both_calls_are_named) {
+  const auto failure = test::failure_of(2, [](World& world) {
+    auto net = mlp(1);
+    DistributedDataParallel ddp(net, world);
+    for (int step = 0; step < 3; ++step) {
+      if (step != 1 || world.rank() == 0) {
+        ddp(random({2, 6}, 5)).sum().backward();
+      }
+    }
+    world.barrier({"end of epoch"});
+  });
+  ASSERT_TRUE(failure);
+  const std::string text = failure->what();
+  EXPECT_NE(text.find("gradient bucket 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("end of epoch"), std::string::npos) << text;
 }
 
 }  // namespace
