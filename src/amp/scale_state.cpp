@@ -3,9 +3,14 @@
 
 #include <ATen/ATen.h>
 
+#include "core/check.h"
+
 namespace lockstep::amp {
 
 void ScaleState::place(c10::Device device) {
+  core::check(device.is_cpu() || device.is_cuda(), "amp.scale", [&] {
+    return core::Problem{"no loss scale for a loss on this device", core::str(device), "CPU or CUDA"};
+  });
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
   scale_ = at::full({}, values_.scale, fp32);
   growth_tracker_ = at::full({}, values_.growth_tracker, fp32.dtype(at::kInt));
@@ -18,24 +23,17 @@ at::Tensor ScaleState::inverse() const {
 }
 
 void ScaleState::advance(const at::Tensor& found_inf, const ScaleLaw& law) {
-  const at::NoGradGuard no_grad;
-  if (law.dynamic) {
-    const auto before = law.hysteresis > 1 ? scale_.clone() : at::Tensor();
-    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, law.growth_factor, law.backoff_factor,
-                           law.growth_interval);
-    if (before.defined()) {
-      spend_hysteresis(found_inf, before, law);
-    }
-    scale_.clamp_(law.min_scale, law.max_scale);
+  const auto found = found_inf.to(scale_.device(), /*non_blocking=*/scale_.is_cuda());
+  const ScaleCells cells{scale_.mutable_data_ptr<float>(), growth_tracker_.mutable_data_ptr<std::int32_t>(),
+                         hysteresis_tracker_.mutable_data_ptr<float>(), skips_.mutable_data_ptr<float>()};
+  if (scale_.is_cuda()) {
+    move_scale_on_cuda(scale_.device().index(), cells, found.const_data_ptr<float>(), law);
+  } else {
+    move_scale(cells, *found.const_data_ptr<float>(), law);
   }
-  skips_.add_(found_inf).mul_(found_inf);
-}
-
-void ScaleState::spend_hysteresis(const at::Tensor& found_inf, const at::Tensor& scale_before, const ScaleLaw& law) {
-  hysteresis_tracker_.sub_(found_inf);
-  const auto found = found_inf.gt(0);
-  scale_.copy_(at::where(found.logical_and(hysteresis_tracker_.gt(0)), scale_before, scale_));
-  hysteresis_tracker_.masked_fill_(found.logical_not(), static_cast<double>(law.hysteresis));
+  if (!scale_.is_inference()) {
+    scale_.unsafeGetTensorImpl()->bump_version();  // a backward that still needs the old scale is an error
+  }
 }
 
 void ScaleState::set_scale(const at::Tensor& scale) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scale and the counters that steer it, as device tensors, and the law by which they move.
+// The loss scale and the counters that steer it, as device tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,19 +9,11 @@
 #include <map>
 #include <string>
 
+#include "amp/scale_law.h"
+
 namespace lockstep::amp {
 
-struct ScaleLaw {
-  double growth_factor;
-  double backoff_factor;
-  std::int64_t growth_interval;
-  std::int64_t hysteresis;
-  double min_scale;
-  double max_scale;
-  bool dynamic;
-};
-
-/// The same values on the host.
+/// The scale and its counters on the host.
 struct ScaleValues {
   double scale = 0;
   std::int64_t growth_tracker = 0;
@@ -35,6 +27,7 @@ class ScaleState {
   explicit ScaleState(const ScaleValues& values) : values_(values) {}
 
   bool placed() const { return scale_.defined(); }
+  /// Throws InputError for a device that is neither CPU nor CUDA.
   void place(c10::Device device);
 
   /// One fp32 element; undefined until placed. The same tensor for ever.
@@ -44,7 +37,7 @@ class ScaleState {
   /// One fp32 element: 1/scale, rounded once (from fp64).
   at::Tensor inverse() const;
 
-  /// One update, on the device alone. `found_inf`: one fp32 element, 0 or 1.
+  /// One update, on the device alone: one kernel on CUDA. `found_inf`: one fp32 element, 0 or 1.
   void advance(const at::Tensor& found_inf, const ScaleLaw& law);
 
   void set_scale(const at::Tensor& scale);
@@ -55,8 +48,6 @@ class ScaleState {
   ScaleValues values() const;
 
  private:
-  void spend_hysteresis(const at::Tensor& found_inf, const at::Tensor& scale_before, const ScaleLaw& law);
-
   ScaleValues values_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;      // int32

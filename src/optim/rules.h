@@ -9,11 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LOCKSTEP_BOTH __host__ __device__ __forceinline__
-#else
-#define LOCKSTEP_BOTH inline __attribute__((always_inline))
-#endif
+#include "core/both.h"
 
 namespace lockstep::optim {
 
