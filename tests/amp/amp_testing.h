@@ -32,6 +32,11 @@ inline bool mentions(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+/// The dtype that a matrix product of fp32 tensors has here and now.
+inline at::ScalarType matmul_dtype() {
+  return at::ones({2, 2}).matmul(at::ones({2, 2})).scalar_type();
+}
+
 /// A parameter of one element whose loss is `gradient * parameter`.
 inline at::Tensor one_parameter(float value = 1) {
   return at::full({1}, value).requires_grad_();

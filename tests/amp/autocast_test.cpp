@@ -2,7 +2,6 @@
 #include "lockstep/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/normalization.h>
@@ -19,10 +18,7 @@ namespace {
 
 using at::Tensor;
 using testing::error_of;
-
-at::ScalarType matmul_dtype() {
-  return at::ones({2, 2}).matmul(at::ones({2, 2})).scalar_type();
-}
+using testing::matmul_dtype;
 
 bool same_state(const AutocastState& a, const AutocastState& b) {
   return a.cpu == b.cpu && a.cuda == b.cuda && a.cache == b.cache;
@@ -188,69 +184,6 @@ struct ForgotForward : torch::autograd::Function<ForgotForward> {
 TEST(Autocast, custom_bwd_without_custom_fwd_is_an_error) {
   const auto y = ForgotForward::apply(at::ones({2}).requires_grad_());
   EXPECT_THROW(y.sum().backward(), InputError);
-}
-
-// A cast made without history must not be handed to a forward that needs it.
-TEST(Autocast, G1_no_grad_forward_first_loses_no_gradient) {
-  for (const bool cache : {false, true}) {
-    torch::nn::Linear linear(3, 3);
-    torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({3}));
-    const auto x = at::ones({2, 3});
-    const auto gradients = [&](int first) {
-      linear->zero_grad();
-      norm->zero_grad();
-      const autocast guard(at::kCPU, at::kBFloat16, true, cache);
-      const auto forward = [&] { return norm(at::addmm(linear->bias, x, linear->weight)).square().sum(); };
-      if (first == 1) {
-        const at::NoGradGuard no_grad;
-        forward();
-      } else if (first == 2) {
-        const c10::InferenceMode inference;
-        forward();
-      }
-      forward().backward();
-      return std::vector{linear->weight.grad().clone(), linear->bias.grad().clone(), norm->weight.grad().clone()};
-    };
-    const auto expected = gradients(0);
-    for (const int first : {1, 2}) {
-      const auto got = gradients(first);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(at::equal(got[i], expected[i])) << "cache " << cache << " first " << first << " tensor " << i;
-      }
-    }
-  }
-}
-
-TEST(Autocast, G2_a_weight_written_inside_a_region_is_used_at_once) {
-  const auto x = at::ones({1, 1});
-  const auto product = [&](const Tensor& w) { return at::mm(x, w).item<float>(); };
-  const auto w = at::ones({1, 1}).requires_grad_();
-  {
-    const autocast guard(at::kCPU, at::kBFloat16);
-    EXPECT_EQ(product(w), 1);
-    w.detach().fill_(2);
-    EXPECT_EQ(product(w), 2);
-    w.set_data(at::full({1, 1}, 3.0f));
-    EXPECT_EQ(product(w), 3);
-  }
-  const autocast guard(at::kCPU, at::kBFloat16, true, /*cache=*/true);
-  EXPECT_EQ(product(w), 3);
-  w.detach().fill_(4);
-  weights_changed();
-  EXPECT_EQ(product(w), 4);
-}
-
-// The block that is recomputed in backward, and a thread that takes part in forward, carry the state explicitly.
-TEST(Autocast, G4_recomputation_runs_in_the_dtype_of_forward) {
-  std::function<Tensor(Tensor)> recompute;
-  {
-    const autocast guard(at::kCPU, at::kBFloat16);
-    recompute = with_autocast([](const Tensor& x) { return x.matmul(x); });
-  }
-  EXPECT_EQ(recompute(at::ones({2, 2})).scalar_type(), at::kBFloat16);
-  const autocast other(at::kCPU, at::kHalf);
-  EXPECT_EQ(recompute(at::ones({2, 2})).scalar_type(), at::kBFloat16);
-  EXPECT_EQ(matmul_dtype(), at::kHalf);
 }
 
 TEST(Nested, maps_tensors_in_containers_and_leaves_the_rest) {

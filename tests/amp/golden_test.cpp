@@ -5,17 +5,17 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 
 #include <fstream>
 #include <sstream>
 
 #include "amp/amp_testing.h"
-#include "amp/autocast_ops.h"
+#include "amp/autocast_cpu_ops.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/amp/opt_level.h"
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/sgd.h"
 
 namespace lockstep::amp {
 namespace {
@@ -94,6 +94,9 @@ TEST(Golden, dtypes_under_autocast_equal_python) {
   ops.merge(testing::fp32_ops());
   ops.merge(testing::losses());
   ops.merge(testing::promoting_and_neutral_ops());
+  ops.merge(testing::cpu_pools_and_pads());
+  ops.merge(testing::cpu_transforms());
+  ops.merge(testing::cpu_linear_algebra());
   std::size_t checked = 0;
   for (const auto& row : rows_of("amp_autocast_dtypes.txt")) {
     const auto found = ops.find(row[0]);
@@ -126,37 +129,56 @@ torch::nn::Sequential small_net() {
   return net;
 }
 
+/// Stock optimizers, and Lockstep's.
+struct Stock {
+  using Sgd = torch::optim::SGD;
+  using Adam = torch::optim::Adam;
+  using AdamW = torch::optim::AdamW;
+};
+struct Ours {
+  using Sgd = optim::SGD;
+  using Adam = optim::Adam;
+  using AdamW = optim::AdamW;
+};
+
+template <class Kind>
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, std::vector<at::Tensor> parameters) {
   if (name == "sgd") {
-    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+    return std::make_unique<typename Kind::Sgd>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   }
   if (name == "adam") {
-    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01).weight_decay(0.01));
+    return std::make_unique<typename Kind::Adam>(parameters, torch::optim::AdamOptions(0.01).weight_decay(0.01));
   }
-  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.01));
+  return std::make_unique<typename Kind::AdamW>(parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.01));
 }
 
 // Losses depend on the processor's matrix kernels in the last bits; a bf16 weight is off by 2^-9 at most, and the 20
 // steps stay together to a few of them.
-TEST(Golden, losses_of_the_opt_levels_equal_python) {
+template <class Kind>
+void expect_losses_of_python(const std::vector<std::string>& row) {
   const auto x = pattern({16, 4}, 29), target = pattern({16, 3}, 23);
+  const auto level = parse_opt_level(row[0]);
+  const double tolerance = level == OptLevel::O0 ? 1e-5 : 1e-2;
+  auto net = small_net();
+  const auto optimizer = make_optimizer<Kind>(row[1], net->parameters());
+  auto amp = initialize(*net, *optimizer, level);
+  for (std::size_t step = 0; step < 20; ++step) {
+    const at::Tensor loss = at::mse_loss(amp.forward(net, x), target);
+    EXPECT_NEAR(loss.item<double>(), std::stod(row[2 + step]), tolerance) << row[0] << row[1] << step;
+    amp.scale(loss).backward();
+    EXPECT_FALSE(amp.step(*optimizer).skipped());
+  }
+  // Not the second: the true gradient of a bias before BatchNorm is 0, and Adam makes steps of the rounding noise.
+  for (const std::size_t i : {0, 2, 3, 4, 5}) {
+    const auto sum = net->parameters()[i].to(at::kFloat).sum().item<double>();
+    EXPECT_NEAR(sum, std::stod(row[22 + i]), 10 * tolerance) << row[0] << row[1] << i;
+  }
+}
+
+TEST(Golden, losses_of_the_opt_levels_equal_python) {
   for (const auto& row : rows_of("amp_opt_levels.txt")) {
-    const auto level = parse_opt_level(row[0]);
-    const double tolerance = level == OptLevel::O0 ? 1e-5 : 1e-2;
-    auto net = small_net();
-    const auto optimizer = make_optimizer(row[1], net->parameters());
-    auto amp = initialize(*net, *optimizer, level);
-    for (std::size_t step = 0; step < 20; ++step) {
-      const auto loss = at::mse_loss(amp.forward(net, x), target);
-      EXPECT_NEAR(loss.item<double>(), std::stod(row[2 + step]), tolerance) << row[0] << row[1] << step;
-      amp.scale(loss).backward();
-      EXPECT_FALSE(amp.step(*optimizer).skipped());
-    }
-    // Not the second: the true gradient of a bias before BatchNorm is 0, and Adam makes steps of the rounding noise.
-    for (const std::size_t i : {0, 2, 3, 4, 5}) {
-      const auto sum = net->parameters()[i].to(at::kFloat).sum().item<double>();
-      EXPECT_NEAR(sum, std::stod(row[22 + i]), 10 * tolerance) << row[0] << row[1] << i;
-    }
+    expect_losses_of_python<Stock>(row);
+    expect_losses_of_python<Ours>(row);
   }
 }
 

@@ -54,6 +54,16 @@ inline void set_gradients(const Tensors& parameters, const Tensors& gradients) {
   }
 }
 
+/// Parameters that have these gradients.
+inline Tensors with_gradients(const Tensors& gradients) {
+  Tensors parameters;
+  for (const auto& gradient : gradients) {
+    parameters.push_back(at::empty_like(gradient).requires_grad_());
+    parameters.back().mutable_grad() = gradient;
+  }
+  return parameters;
+}
+
 /// Same dtype, shape and bits.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
@@ -84,6 +94,15 @@ inline void expect_close(const Tensors& a, const Tensors& b, double tolerance, c
     const auto largest = error.max().item<double>();
     EXPECT_TRUE(largest <= tolerance) << what << ": tensor " << i << " differs by " << largest;
   }
+}
+
+/// Eight elements.
+inline at::Tensor parameter_of(double value, at::ScalarType dtype) {
+  return at::full({8}, value, dtype).requires_grad_();
+}
+
+inline void set_gradient(const at::Tensor& parameter, double value) {
+  parameter.mutable_grad() = at::full_like(parameter, value, at::TensorOptions().requires_grad(false));
 }
 
 inline at::Tensor one(double value, at::Device device = at::kCPU) {

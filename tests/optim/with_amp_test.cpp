@@ -91,38 +91,6 @@ TEST(WithAmp, low_precision_alone_trains_with_fp32_arithmetic) {
   }
 }
 
-enum class Way { step_only, unscale_first, unscale_and_clip };
-
-template <class Optimizer>
-Tensors train_scaled(Way way) {
-  auto weight = at::ones({5}).requires_grad_();
-  Optimizer optimizer(Tensors{weight}, SGDOptions(0.1));
-  amp::GradScaler scaler({.init_scale = 1024});
-  for (int step = 0; step < 5; ++step) {
-    scaler.scale((weight * static_cast<double>(step + 1)).sum()).backward();
-    if (way != Way::step_only) {
-      scaler.unscale_(optimizer);
-    }
-    if (way == Way::unscale_and_clip) {
-      clip_grad_norm_({weight}, 0.5);
-    }
-    scaler.step(optimizer);
-    scaler.update();
-    optimizer.zero_grad();
-  }
-  return {weight.detach()};
-}
-
-TEST(WithAmp, J3_gradients_are_unscaled_exactly_once) {
-  for (const auto way : {Way::step_only, Way::unscale_first, Way::unscale_and_clip}) {
-    const auto fused = train_scaled<SGD>(way);
-    expect_same_bits(fused, train_scaled<torch::optim::SGD>(way), std::to_string(static_cast<int>(way)));
-    if (way != Way::unscale_and_clip) {
-      EXPECT_NEAR(fused[0][0].item<double>(), 1 - 0.1 * 15, 1e-6);
-    }
-  }
-}
-
 TEST(WithAmp, a_shared_optimizer_state_survives_the_move_to_masters) {
   Net net;
   AdamW optimizer(net.parameters(), AdamWOptions(0.01));

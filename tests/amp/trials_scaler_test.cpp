@@ -25,7 +25,7 @@ void backward(GradScaler& scaler, const Tensor& p, float gradient) {
 }
 
 // D4: the scale changes, or gradients are unscaled, in the middle of a window.
-TEST(ScalerTrials, D4_update_in_the_middle_of_a_window_is_an_error) {
+TEST(Trials, D4_update_in_the_middle_of_a_window_is_an_error) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   const auto p = one_parameter(0);
   SGD optimizer({p}, 1.0);
@@ -37,7 +37,7 @@ TEST(ScalerTrials, D4_update_in_the_middle_of_a_window_is_an_error) {
   EXPECT_EQ(p.item<float>(), -2);
 }
 
-TEST(ScalerTrials, D4_unscale_in_the_middle_of_a_window_is_an_error) {
+TEST(Trials, D4_unscale_in_the_middle_of_a_window_is_an_error) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   const auto p = one_parameter(0), other = one_parameter(0);
   SGD optimizer({p}, 1.0), second({other}, 1.0);
@@ -60,7 +60,7 @@ TEST(ScalerTrials, D4_unscale_in_the_middle_of_a_window_is_an_error) {
 }
 
 // F5: calls in the wrong order.
-TEST(ScalerTrials, F5_call_order) {
+TEST(Trials, F5_call_order) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   const auto p = one_parameter();
   SGD optimizer({p}, 0.0);
@@ -81,7 +81,7 @@ TEST(ScalerTrials, F5_call_order) {
   EXPECT_EQ(scaler.get_scale(), 8) << "a second update must not count as a clean step";
 }
 
-TEST(ScalerTrials, F5_unscale_then_no_step_then_update_is_legal) {
+TEST(Trials, F5_unscale_then_no_step_then_update_is_legal) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   const auto p = one_parameter();
   SGD optimizer({p}, 1.0);
@@ -97,7 +97,7 @@ TEST(ScalerTrials, F5_unscale_then_no_step_then_update_is_legal) {
 }
 
 // F6: nobody can tell that a step was skipped, so the schedule goes on.
-TEST(ScalerTrials, F6_the_outcome_says_skipped) {
+TEST(Trials, F6_the_outcome_says_skipped) {
   GradScaler scaler({.init_scale = 0x1p24});
   const auto w = at::ones({1}).requires_grad_();
   SGD optimizer({w}, 1.0);
@@ -122,7 +122,7 @@ TEST(ScalerTrials, F6_the_outcome_says_skipped) {
 }
 
 // F7: the scale is updated before it is used to unscale.
-TEST(ScalerTrials, F7_a_growth_step_uses_the_scale_it_was_scaled_with) {
+TEST(Trials, F7_a_growth_step_uses_the_scale_it_was_scaled_with) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   const auto p = one_parameter(0);
   SGD stock({p}, 1.0);
@@ -137,7 +137,7 @@ TEST(ScalerTrials, F7_a_growth_step_uses_the_scale_it_was_scaled_with) {
 }
 
 // F8: permanent NaN drives the scale to denormals, then to 0 and to a division by zero.
-TEST(ScalerTrials, F8_permanent_nan_ends_in_an_error_that_says_so) {
+TEST(Trials, F8_permanent_nan_ends_in_an_error_that_says_so) {
   GradScaler scaler;
   const auto p = one_parameter();
   SGD optimizer({p}, 1.0);
@@ -159,7 +159,7 @@ TEST(ScalerTrials, F8_permanent_nan_ends_in_an_error_that_says_so) {
   EXPECT_EQ(scaler.skips_in_a_row(), 0) << "a caller that goes on gets as many tries again";
 }
 
-TEST(ScalerTrials, F8_the_scale_is_never_zero_or_denormal_but_may_go_below_one) {
+TEST(Trials, F8_the_scale_is_never_zero_or_denormal_but_may_go_below_one) {
   GradScaler scaler({.init_scale = 1, .max_skips_in_a_row = 0});
   const auto p = one_parameter();
   SGD optimizer({p}, 1.0);
@@ -174,7 +174,7 @@ TEST(ScalerTrials, F8_the_scale_is_never_zero_or_denormal_but_may_go_below_one) 
   EXPECT_EQ(scaler.skips_in_a_row(), 200);
 }
 
-TEST(ScalerTrials, F8_a_loss_that_needs_a_scale_below_one_gets_it) {
+TEST(Trials, F8_a_loss_that_needs_a_scale_below_one_gets_it) {
   GradScaler scaler({.init_scale = 65536});
   const auto w = at::ones({1}).requires_grad_();
   SGD optimizer({w}, 0x1p-22);
@@ -192,7 +192,7 @@ TEST(ScalerTrials, F8_a_loss_that_needs_a_scale_below_one_gets_it) {
 }
 
 // F10: every value of an uncoalesced fp16 gradient is finite, the sum of a row is not.
-TEST(ScalerTrials, F10_duplicate_rows_that_overflow_when_summed_are_found) {
+TEST(Trials, F10_duplicate_rows_that_overflow_when_summed_are_found) {
   for (const bool on_device : {false, true}) {
     const auto p = at::zeros({8}, at::kHalf).requires_grad_();
     SGD stock({p}, 1.0);
@@ -208,7 +208,7 @@ TEST(ScalerTrials, F10_duplicate_rows_that_overflow_when_summed_are_found) {
 }
 
 // N3: scale and growth counter are not saved, or are changed by the load itself.
-TEST(ScalerTrials, N3_the_growth_counter_is_restored) {
+TEST(Trials, N3_the_growth_counter_is_restored) {
   GradScaler source({.init_scale = 1024, .growth_interval = 2});
   const auto p = one_parameter();
   SGD optimizer({p}, 0.1);
@@ -224,7 +224,7 @@ TEST(ScalerTrials, N3_the_growth_counter_is_restored) {
 }
 
 // J3: gradients that were unscaled for clipping are divided by the scale again.
-TEST(ScalerTrials, J3_unscaled_gradients_are_not_divided_again) {
+TEST(Trials, J3_unscaled_gradients_are_not_divided_again) {
   const auto run = [](bool on_device, int way) {
     GradScaler scaler({.init_scale = 1024});
     const auto p = one_parameter(0);
