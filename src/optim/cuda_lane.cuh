@@ -10,7 +10,7 @@
 
 namespace lockstep::optim {
 
-inline constexpr int kThreads = 256;
+inline constexpr int kThreads = 128;
 inline constexpr int kTiles = 2;  // packs a thread has in flight
 inline constexpr std::int64_t kBlock = std::int64_t{kThreads} * kPack * kTiles;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values in device memory: conversions to the precision of the arithmetic, and vector loads that do not linger in
-// cache.
+// Values in device memory: conversions to the precision of the arithmetic, and vector loads and stores.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,7 +44,9 @@ __device__ __forceinline__ bool same_bits(__nv_bfloat16 a, __nv_bfloat16 b) {
   return __bfloat16_as_ushort(a) == __bfloat16_as_ushort(b);
 }
 
-/// Four elements, moved in words of at most 16 bytes.
+/// Four elements, moved in words of at most 16 bytes, by plain loads and stores: with streaming ones (.cs), longer
+/// packs, bulk copies through shared memory or a grid of resident blocks the update is as fast at best, and the norm
+/// before it finds less in the cache.
 inline constexpr int kPack = 4;
 
 template <class T>
@@ -63,14 +64,14 @@ struct Pack {
   __device__ __forceinline__ void load(const T* from) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      words[i] = __ldcs(reinterpret_cast<const Word*>(from) + i);
+      words[i] = reinterpret_cast<const Word*>(from)[i];
     }
   }
 
   __device__ __forceinline__ void store(T* to) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
+      reinterpret_cast<Word*>(to)[i] = words[i];
     }
   }
 };
