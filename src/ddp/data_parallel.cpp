@@ -9,12 +9,17 @@
 
 namespace lockstep {
 
+DataParallelBase::DataParallelBase(ddp::ModelView view, const World& world, const DataParallelOptions& options)
+    : replica_(std::make_shared<ddp::Replica>(std::move(view), world, options)) {}
+
 DataParallelBase::DataParallelBase(std::function<ModelTensors()> list, const World& world,
                                    const DataParallelOptions& options)
-    : replica_(std::make_shared<ddp::Replica>(std::move(list), world, options)) {}
+    : DataParallelBase(ddp::ModelView{std::move(list), nullptr}, world, options) {}
 
 DataParallelBase::DataParallelBase(ModelTensors tensors, const World& world, const DataParallelOptions& options)
-    : DataParallelBase([tensors = std::move(tensors)] { return tensors; }, world, options) {}
+    : DataParallelBase(
+          ddp::ModelView{[tensors = std::move(tensors)] { return tensors; }, [] { return std::vector<const void*>(); }},
+          world, options) {}
 
 DataParallelBase::DataParallelBase(DataParallelBase&&) noexcept = default;
 DataParallelBase& DataParallelBase::operator=(DataParallelBase&&) noexcept = default;
@@ -60,6 +65,7 @@ std::string DataParallelBase::describe() const {
 void DataParallelBase::before_forward() const {
   if (c10::GradMode::is_enabled()) {
     replica_->reducer().before_forward();
+    replica_->check_parameters_unchanged();
   }
 }
 void DataParallelBase::set_forward_collectives(std::function<std::vector<std::string>()> find) {

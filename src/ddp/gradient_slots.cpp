@@ -2,6 +2,7 @@
 #include "ddp/gradient_slots.h"
 
 #include <ATen/ScalarOps.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/mul.h>
 
 #include <sstream>
@@ -77,6 +78,7 @@ void GradientSlots::write(int index, const at::Tensor& grad) {
 
 bool GradientSlots::take(int index) {
   const c10::NoGradGuard no_grad;
+  const at::AutoDispatchBelowAutograd no_autograd;  // nothing here is recorded: spares a detour for each tensor
   auto& grad = parameter(index).mutable_grad();
   const bool first = !taken_[static_cast<std::size_t>(index)];
   taken_[static_cast<std::size_t>(index)] = true;

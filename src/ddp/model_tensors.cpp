@@ -26,6 +26,20 @@ std::vector<NamedTensor> unique_tensors(const std::vector<NamedTensor>& all, con
   return kept;
 }
 
+/// Grants access to what a module has registered, without the copy that its accessors make.
+struct Registry : torch::nn::Module {
+  static const auto& of(const torch::nn::Module& module) { return module.*(&Registry::parameters_); }
+};
+
+void collect_identities(const torch::nn::Module& module, std::vector<const void*>& identities) {
+  for (const auto& item : Registry::of(module)) {
+    identities.push_back(item.value().unsafeGetTensorImpl());
+  }
+  for (const auto& child : module.children()) {
+    collect_identities(*child, identities);
+  }
+}
+
 bool has_name(const std::vector<NamedTensor>& tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name == name; });
 }
@@ -45,6 +59,12 @@ ModelTensors tensors_of(const torch::nn::Module& module) {
 
 ModelTensors tensors_of(const torch::nn::AnyModule& module) {
   return tensors_of(*module.ptr());
+}
+
+std::vector<const void*> identities_of(const torch::nn::Module& module) {
+  std::vector<const void*> identities;
+  collect_identities(module, identities);
+  return identities;
 }
 
 ModelTensors tensors_of(const torch::jit::Module& module) {

@@ -169,6 +169,9 @@ GradientBucket Reducer::bucket_for_hook(int index) const {
 void Reducer::launch(int bucket) {
   const auto handed = bucket_for_hook(bucket);
   finishers_.push_back(hook_(handed));
+  if (!finishers_.back()) {
+    raise({"the communication hook returned no function", "an empty one", "what finishes the reduction"});
+  }
   ++statistics_.all_reduces;
   statistics_.bytes_reduced += handed.buffer.nbytes();
 }

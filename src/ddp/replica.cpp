@@ -43,8 +43,8 @@ bool contains(const std::vector<NamedTensor>& list, const at::Tensor& tensor) {
 
 }  // namespace
 
-Replica::Replica(std::function<ModelTensors()> list, const World& world, const DataParallelOptions& options)
-    : list_(std::move(list)), world_(world), options_(options) {
+Replica::Replica(ModelView view, const World& world, const DataParallelOptions& options)
+    : view_(std::move(view)), world_(world), options_(options) {
   const auto problem = local_problem();
   if (options_.init_sync) {
     verify_across_ranks(world_, problem.empty() ? tensors() : ModelTensors{}, problem);
@@ -52,7 +52,7 @@ Replica::Replica(std::function<ModelTensors()> list, const World& world, const D
   } else if (!problem.empty()) {
     throw InputError(problem);
   }
-  trained_ = trainable(tensors().parameters);
+  remember();
   reducer_ = std::make_shared<Reducer>(
       world_, trained_, options_,
       Reducer::Calls{[this] { check_parameters_unchanged(); }, [this](int source) { after_reduction(source); }});
@@ -61,7 +61,7 @@ Replica::Replica(std::function<ModelTensors()> list, const World& world, const D
 }
 
 ModelTensors Replica::tensors() const {
-  return participating(list_(), options_.ignore);
+  return participating(view_.list(), options_.ignore);
 }
 
 std::string Replica::local_problem() const {
@@ -102,7 +102,7 @@ std::vector<std::string> Replica::forward_collectives() const {
 }
 
 void Replica::broadcast_buffers(int source) const {
-  if (options_.broadcast_buffers && world_.size() > 1) {
+  if (options_.broadcast_buffers && has_buffers_ && world_.size() > 1) {
     broadcast_tensors(world_, tensors().buffers, source, "buffers");
   }
 }
@@ -128,7 +128,27 @@ void Replica::after_reduction(int source) {
   }
 }
 
+void Replica::remember() {
+  const auto all = tensors();
+  trained_ = trainable(all.parameters);
+  for (const auto& parameter : all.parameters) {
+    known_.push_back({parameter.tensor, parameter.tensor.requires_grad()});
+  }
+  identities_ = view_.identities ? view_.identities() : std::vector<const void*>();
+  has_buffers_ = !all.buffers.empty();
+}
+
+/// Without names and copies: this runs in every step.
+bool Replica::looks_unchanged() const {
+  return view_.identities && view_.identities() == identities_ &&
+         std::all_of(known_.begin(), known_.end(),
+                     [](const Known& known) { return known.tensor.requires_grad() == known.trained; });
+}
+
 void Replica::check_parameters_unchanged() const {
+  if (looks_unchanged()) {
+    return;
+  }
   const auto now = trainable(tensors().parameters);
   std::size_t i = 0;
   while (i < now.size() && i < trained_.size() && now[i].tensor.is_same(trained_[i].tensor)) {

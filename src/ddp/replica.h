@@ -18,7 +18,7 @@ namespace lockstep::ddp {
 class Replica {
  public:
   /// Collective: verifies, broadcasts, proves equality, then hangs the hooks. See DataParallelBase.
-  Replica(std::function<ModelTensors()> list, const World& world, const DataParallelOptions& options);
+  Replica(ModelView view, const World& world, const DataParallelOptions& options);
 
   const World& world() const { return world_; }
   Reducer& reducer() { return *reducer_; }
@@ -31,6 +31,8 @@ class Replica {
   /// For a while in which replicas may differ.
   void pause_watching(bool pause) { watching_is_paused_ = pause; }
   void broadcast(int root) const;
+  /// Throws, on every rank, where the model's parameters are no longer those that were wrapped.
+  void check_parameters_unchanged() const;
 
   /// How to find the names of submodules that communicate in forward.
   void set_forward_collectives(std::function<std::vector<std::string>()> find) { find_collectives_ = std::move(find); }
@@ -39,16 +41,26 @@ class Replica {
  private:
   std::string local_problem() const;
   void synchronise() const;
-  void check_parameters_unchanged() const;
   void broadcast_buffers(int source) const;
   void start_watching();
   void after_reduction(int source);
+  void remember();
+  bool looks_unchanged() const;
 
-  std::function<ModelTensors()> list_;
+  /// A parameter as it was when the model was wrapped. Holding it keeps its address from being used again.
+  struct Known {
+    at::Tensor tensor;
+    bool trained;
+  };
+
+  ModelView view_;
   std::function<std::vector<std::string>()> find_collectives_;
   World world_;
   DataParallelOptions options_;
   std::vector<NamedTensor> trained_;
+  std::vector<Known> known_;
+  std::vector<const void*> identities_;
+  bool has_buffers_ = false;
   std::shared_ptr<Reducer> reducer_;
   bool watching_is_paused_ = false;
   std::optional<replica::Watch> watch_;  // where LOCKSTEP_CHECK_EVERY asks for it

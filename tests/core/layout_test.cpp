@@ -44,6 +44,14 @@ TEST(Layout, test_single_limit_multi_dtype) {
   EXPECT_EQ(layout.groups.size(), 2U);
 }
 
+TEST(Layout, test_multi_limit_multi_dtype) {
+  const auto layout = plan_layout({floats("a", 50), floats("b", 25, at::kDouble), floats("c", 50),
+                                   floats("d", 25, at::kDouble), floats("e", 50), floats("f", 25, at::kDouble)},
+                                  {200, 400});
+  // The first bucket closes at 200 bytes, every later one, of whichever dtype, at 400.
+  EXPECT_EQ(buckets(layout), (Lists{{5}, {4, 2}, {3, 1}, {0}}));
+}
+
 TEST(Layout, slots_are_aligned_disjoint_and_inside_their_bucket) {
   const std::vector<TensorSpec> specs{floats("a", 1),   floats("b", 33, at::kHalf),         floats("c", 0),
                                       floats("d", 129), floats("e", 7, at::kComplexDouble), floats("f", 64, at::kHalf)};

@@ -81,7 +81,15 @@ struct JoinOptions;
 
 namespace ddp {
 class Replica;
-}
+
+/// How a model is looked at again and again.
+struct ModelView {
+  std::function<ModelTensors()> list;
+  /// The addresses of all parameters: the quick way to see that none was replaced. Empty: `list` has to do.
+  std::function<std::vector<const void*>()> identities;
+};
+
+}  // namespace ddp
 class ReplicaCheck;
 
 /// Everything of DistributedDataParallel that does not depend on the model's type. Usable by itself for a bare list of
@@ -134,7 +142,10 @@ class LOCKSTEP_API DataParallelBase {
   std::string describe() const;
 
  protected:
-  /// What has to be known before a forward whose backward may follow; nothing under no_grad.
+  DataParallelBase(ddp::ModelView view, const World& world, const DataParallelOptions& options);
+
+  /// What has to be known before a forward whose backward may follow: parameters that were replaced all at once, whose
+  /// hooks would never run, for one. Local; nothing under no_grad.
   void before_forward() const;
   /// How to find the names of submodules that communicate in forward. None: there are none.
   void set_forward_collectives(std::function<std::vector<std::string>()> find);
@@ -156,6 +167,7 @@ LOCKSTEP_API ModelTensors tensors_of(const torch::jit::Module& module);
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::Module& module);
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::AnyModule& module);
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::jit::Module& module);
+LOCKSTEP_API std::vector<const void*> identities_of(const torch::nn::Module& module);
 
 /// How DistributedDataParallel keeps a model: holders, shared pointers and script modules share it, a plain module is
 /// referred to and must outlive the wrapper.
@@ -197,7 +209,7 @@ template <class Model>
 class DistributedDataParallel : public DataParallelBase {
  public:
   DistributedDataParallel(Model& model, const World& world, const DataParallelOptions& options = {})
-      : DataParallelBase(lister(model), world, options), kept_(ddp::Kept<Model>::keep(model)) {
+      : DataParallelBase(view(model), world, options), kept_(ddp::Kept<Model>::keep(model)) {
     set_forward_collectives(
         [kept = kept_]() mutable { return ddp::forward_collectives(ddp::Kept<Model>::module(kept)); });
   }
@@ -220,8 +232,15 @@ class DistributedDataParallel : public DataParallelBase {
   }
 
  private:
-  static std::function<ModelTensors()> lister(Model& model) {
-    return [kept = ddp::Kept<Model>::keep(model)]() mutable { return ddp::tensors_of(ddp::Kept<Model>::module(kept)); };
+  static ddp::ModelView view(Model& model) {
+    auto kept = ddp::Kept<Model>::keep(model);
+    using Module = std::remove_reference_t<decltype(ddp::Kept<Model>::module(kept))>;
+    ddp::ModelView view;
+    view.list = [kept]() mutable { return ddp::tensors_of(ddp::Kept<Model>::module(kept)); };
+    if constexpr (std::is_base_of_v<torch::nn::Module, Module>) {
+      view.identities = [kept]() mutable { return ddp::identities_of(ddp::Kept<Model>::module(kept)); };
+    }
+    return view;
   }
 
   typename ddp::Kept<Model>::Type kept_;
