@@ -77,8 +77,10 @@ at::Tensor message_of(const Moments& moments, std::int64_t count) {
 
 SharedStatistics merge(const at::Tensor& messages, double eps, const Running& running) {
   const auto dtype = messages.scalar_type();
+  // Module::to(dtype) casts the counter with the rest; opt levels may cast the statistics.
   const bool same =
-      !running.mean.defined() || (running.mean.scalar_type() == dtype && running.var.scalar_type() == dtype);
+      !running.mean.defined() || (running.mean.scalar_type() == dtype && running.var.scalar_type() == dtype &&
+                                  running.batches.scalar_type() == at::kLong);
   return messages.is_cuda() && same ? merge_on_cuda(messages, eps, running) : merge_by_parts(messages, eps, running);
 }
 

@@ -154,7 +154,14 @@ inline void expect_equal_to_joined(const World& world, nn::SyncBatchNormImpl& mo
 inline nn::SyncBatchNorm made_for(const World& world, const nn::SyncBatchNormOptions& options, at::ScalarType dtype,
                                   std::uint64_t seed) {
   nn::SyncBatchNorm module(options, world);
-  module->to(dtype == at::kDouble ? at::kDouble : at::kFloat);
+  // Not by Module::to, which would cast the counter, too.
+  for (const auto& tensors : {module->parameters(), module->buffers()}) {
+    for (const auto& tensor : tensors) {
+      if (dtype == at::kDouble && tensor.defined() && tensor.is_floating_point()) {
+        tensor.set_data(tensor.detach().to(at::kDouble));
+      }
+    }
+  }
   set_affine(*module, seed);
   return module;
 }
