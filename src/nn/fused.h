@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused passes over tensors on CUDA. A build without CUDA has stand-ins that are never reached.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "nn/fused_kernels.h"
+
+namespace lockstep::nn {
+
+/// `losses` and `log_sums`, fp32 [rows], are written: each row's loss, and the logarithm of the sum of its
+/// exponentials.
+void row_losses_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
+                        const at::Tensor& losses, const at::Tensor& log_sums);
+
+/// `output`, of the logits' dtype and shape, is written: the rows' gradients times `scales`, fp32 [rows].
+void row_gradients_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
+                           const at::Tensor& log_sums, const at::Tensor& scales, const at::Tensor& output);
+
+/// `residual` may be undefined.
+struct NormInputs {
+  at::Tensor x, residual, weight, bias;
+};
+
+/// `statistics`: fp32 [2, rows], means and inverse standard deviations. Without a residual `sum` is not written.
+struct NormOutputs {
+  at::Tensor sum, normed, statistics;
+};
+
+void add_norm_on_cuda(const NormInputs& inputs, double eps, const NormOutputs& outputs);
+
+/// `of_sum` may be undefined.
+struct NormSaved {
+  at::Tensor of_normed, of_sum, sum, weight, statistics;
+};
+
+struct NormGradients {
+  at::Tensor x, weight, bias;
+};
+
+void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradients);
+
+struct RunningStatistics {
+  at::Tensor mean, variance, batches;
+  double momentum;
+};
+
+/// `statistics`: fp32 [2, channels], means and inverse standard deviations.
+struct BatchNormOutputs {
+  at::Tensor y, statistics;
+};
+
+/// y = relu(batch_norm(x) + residual); the running statistics are moved on.
+void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& running, double eps,
+                        const BatchNormOutputs& outputs);
+
+struct BatchNormSaved {
+  at::Tensor of_y, x, y, weight, statistics;
+};
+
+/// `residual` may be undefined.
+struct BatchNormGradients {
+  at::Tensor x, residual, weight, bias;
+};
+
+void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGradients& gradients);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused passes with torch's device and stream.
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "nn/fused.h"
+
+namespace lockstep::nn {
+namespace {
+
+Element element_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return Element::fp16;
+    case at::kBFloat16:
+      return Element::bf16;
+    default:
+      return Element::fp32;
+  }
+}
+
+LossRows rows_of(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options) {
+  return {.logits = logits.const_data_ptr(),
+          .targets = targets.const_data_ptr<std::int64_t>(),
+          .rows = logits.size(0),
+          .classes = logits.size(1),
+          .element = element_of(logits.scalar_type()),
+          .options = options};
+}
+
+/// Calls `launch(stream)` with the current stream of the tensor's device, and throws if the launch failed.
+template <class Launch>
+void launch_on(const at::Tensor& tensor, Launch&& launch) {
+  const c10::cuda::CUDAGuard guard(tensor.device());
+  launch(c10::cuda::getCurrentCUDAStream().stream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+NormRows norm_rows(const at::Tensor& x, const at::Tensor& weight) {
+  return {.rows = x.numel() / x.size(-1),
+          .width = x.size(-1),
+          .element = element_of(x.scalar_type()),
+          .weight = weight.const_data_ptr()};
+}
+
+const void* data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+}
+
+int multiprocessors(const at::Tensor& tensor) {
+  int count = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, tensor.get_device()));
+  return count;
+}
+
+BatchNormShape batch_norm_shape(const at::Tensor& x) {
+  BatchNormShape shape{.rows = x.numel() / x.size(1), .channels = x.size(1), .element = element_of(x.scalar_type())};
+  shape.blocks = batch_norm_blocks(shape, multiprocessors(x));
+  return shape;
+}
+
+at::Tensor parts_for(const BatchNormShape& shape, const at::Tensor& like) {
+  return at::empty({2, shape.blocks, shape.channels}, like.options());
+}
+
+}  // namespace
+
+void row_losses_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
+                        const at::Tensor& losses, const at::Tensor& log_sums) {
+  launch_on(logits, [&](cudaStream_t stream) {
+    launch_row_losses(rows_of(logits, targets, options), losses.mutable_data_ptr<float>(),
+                      log_sums.mutable_data_ptr<float>(), stream);
+  });
+}
+
+void row_gradients_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
+                           const at::Tensor& log_sums, const at::Tensor& scales, const at::Tensor& output) {
+  launch_on(logits, [&](cudaStream_t stream) {
+    launch_row_gradients(rows_of(logits, targets, options), log_sums.const_data_ptr<float>(),
+                         scales.const_data_ptr<float>(), output.mutable_data_ptr(), stream);
+  });
+}
+
+void add_norm_on_cuda(const NormInputs& inputs, double eps, const NormOutputs& outputs) {
+  const auto rows = norm_rows(inputs.x, inputs.weight);
+  auto* means = outputs.statistics.mutable_data_ptr<float>();
+  const bool adds = inputs.residual.defined();
+  const AddNorm pass{.x = inputs.x.const_data_ptr(),
+                     .residual = data_or_null(inputs.residual),
+                     .bias = inputs.bias.const_data_ptr(),
+                     .eps = static_cast<float>(eps),
+                     .sum = adds ? outputs.sum.mutable_data_ptr() : nullptr,
+                     .normed = outputs.normed.mutable_data_ptr(),
+                     .means = means,
+                     .inverse_deviations = means + rows.rows};
+  launch_on(inputs.x, [&](cudaStream_t stream) { launch_add_norm(rows, pass, stream); });
+}
+
+void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradients) {
+  const auto rows = norm_rows(saved.sum, saved.weight);
+  const auto* means = saved.statistics.const_data_ptr<float>();
+  const int blocks = norm_blocks(rows, multiprocessors(saved.sum));
+  const auto parts = at::empty({2, blocks, rows.width}, saved.statistics.options());
+  const NormBackward pass{.of_normed = saved.of_normed.const_data_ptr(),
+                          .of_sum = data_or_null(saved.of_sum),
+                          .sum = saved.sum.const_data_ptr(),
+                          .means = means,
+                          .inverse_deviations = means + rows.rows,
+                          .of_x = gradients.x.mutable_data_ptr(),
+                          .of_weight = gradients.weight.mutable_data_ptr(),
+                          .of_bias = gradients.bias.mutable_data_ptr(),
+                          .parts = parts.mutable_data_ptr<float>(),
+                          .blocks = blocks};
+  launch_on(saved.sum, [&](cudaStream_t stream) { launch_norm_backward(rows, pass, stream); });
+}
+
+void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& running, double eps,
+                        const BatchNormOutputs& outputs) {
+  const auto shape = batch_norm_shape(inputs.x);
+  const auto parts = parts_for(shape, outputs.statistics);
+  auto* means = outputs.statistics.mutable_data_ptr<float>();
+  const BatchNormForward pass{.x = inputs.x.const_data_ptr(),
+                              .residual = data_or_null(inputs.residual),
+                              .weight = inputs.weight.const_data_ptr<float>(),
+                              .bias = inputs.bias.const_data_ptr<float>(),
+                              .eps = eps,
+                              .momentum = running.momentum,
+                              .y = outputs.y.mutable_data_ptr(),
+                              .means = means,
+                              .inverse_deviations = means + shape.channels,
+                              .running_means = running.mean.mutable_data_ptr<float>(),
+                              .running_variances = running.variance.mutable_data_ptr<float>(),
+                              .batches = running.batches.mutable_data_ptr<std::int64_t>()};
+  launch_on(inputs.x,
+            [&](cudaStream_t stream) { launch_batch_norm(shape, pass, parts.mutable_data_ptr<float>(), stream); });
+}
+
+void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGradients& gradients) {
+  const auto shape = batch_norm_shape(saved.x);
+  const auto parts = parts_for(shape, saved.statistics);
+  const auto* means = saved.statistics.const_data_ptr<float>();
+  const BatchNormBackward pass{
+      .of_y = saved.of_y.const_data_ptr(),
+      .x = saved.x.const_data_ptr(),
+      .y = saved.y.const_data_ptr(),
+      .weight = saved.weight.const_data_ptr<float>(),
+      .means = means,
+      .inverse_deviations = means + shape.channels,
+      .of_x = gradients.x.mutable_data_ptr(),
+      .of_residual = gradients.residual.defined() ? gradients.residual.mutable_data_ptr() : nullptr,
+      .of_weight = gradients.weight.mutable_data_ptr<float>(),
+      .of_bias = gradients.bias.mutable_data_ptr<float>()};
+  launch_on(saved.x, [&](cudaStream_t stream) {
+    launch_batch_norm_backward(shape, pass, parts.mutable_data_ptr<float>(), stream);
+  });
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for the fused passes in a build without CUDA, which has no tensor to call them with.
+#include "core/check.h"
+#include "nn/fused.h"
+
+namespace lockstep::nn {
+namespace {
+
+[[noreturn]] void refuse() {
+  core::fail("nn.cross_entropy",
+             {.what = "tensors lie on CUDA, and this build has no CUDA", .advice = "build with -DLOCKSTEP_CUDA=ON"});
+}
+
+}  // namespace
+
+void row_losses_on_cuda(const at::Tensor&, const at::Tensor&, const LossOptions&, const at::Tensor&,
+                        const at::Tensor&) {
+  refuse();
+}
+
+void row_gradients_on_cuda(const at::Tensor&, const at::Tensor&, const LossOptions&, const at::Tensor&,
+                           const at::Tensor&, const at::Tensor&) {
+  refuse();
+}
+
+void add_norm_on_cuda(const NormInputs&, double, const NormOutputs&) {
+  refuse();
+}
+
+void norm_gradients_on_cuda(const NormSaved&, const NormGradients&) {
+  refuse();
+}
+
+void batch_norm_on_cuda(const NormInputs&, const RunningStatistics&, double, const BatchNormOutputs&) {
+  refuse();
+}
+
+void batch_norm_gradients_on_cuda(const BatchNormSaved&, const BatchNormGradients&) {
+  refuse();
+}
+
+}  // namespace lockstep::nn
