@@ -22,7 +22,8 @@
 //   [0] rank 0: out_diff=0.0000
 //   [0] rank 1: out_diff=0.2729
 //   ...
-//   [0] digest check: parameter 0.weight differs from rank 0 (digest b6bf47faec386fae) on rank 1 (076a1534314009f2)
+//   [0] digest check: parameter 0.weight differs from rank 0 on rank 1 at [0, 0]: ... instead of ...; there is no
+//       majority: either may be the faulty one
 //   [0] RESULT max_diff=0.272929 digests_equal=false
 #include <ATen/ATen.h>
 #include <lockstep/amp/opt_level.h>

@@ -33,7 +33,9 @@ std::int64_t lasting_bit(std::mt19937& random, const at::Tensor& tensor) {
 
 /// What the next step overwrites, or rounds away, is found only before it.
 bool lasts(const Victim& victim, std::int64_t flat) {
-  const bool overwritten = victim.kind == StateKind::Buffer || victim.name.ends_with("_skips_in_a_row");
+  // An update without an overflow sets both counters of overflows anew.
+  const bool overwritten = victim.kind == StateKind::Buffer || victim.name.ends_with("_skips_in_a_row") ||
+                           victim.name.ends_with("_hysteresis_tracker");
   const auto value = std::abs(victim.get().reshape({-1})[flat].item<double>());
   return !overwritten && (victim.kind != StateKind::Moment || value > 1e-12);
 }

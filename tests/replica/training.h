@@ -20,12 +20,17 @@ inline torch::nn::Sequential model_with_buffers(std::uint64_t seed) {
   return net;
 }
 
+inline torch::nn::Sequential on(c10::Device device, torch::nn::Sequential net) {
+  net->to(device);
+  return net;
+}
+
 class Training {
  public:
   Training(const World& world, const ReplicaCheckOptions& options, bool broadcast_buffers = true)
-      : net_(model_with_buffers(static_cast<std::uint64_t>(world.rank()))),
+      : net_(on(world.device(), model_with_buffers(static_cast<std::uint64_t>(world.rank())))),
         optimizer_(net_->parameters(), torch::optim::AdamWOptions(0.01)),
-        amp_(amp::initialize(*net_, optimizer_, amp::OptLevel::O2)),
+        amp_(amp::initialize(*net_, optimizer_, amp::OptLevel::O2, {.low_precision = at::kBFloat16})),
         ddp_(net_, world, {.broadcast_buffers = broadcast_buffers}),
         check_(world, options),
         world_(world) {
@@ -34,11 +39,20 @@ class Training {
 
   void backward() {
     const auto seed = 100 + 10 * static_cast<std::uint64_t>(batches_++) + static_cast<std::uint64_t>(world_.rank());
-    amp_.scale(amp_.forward(ddp_, random({4, 5}, seed)).square().mean()).backward();
+    amp_.scale(amp_.forward(ddp_, random({4, 5}, seed).to(world_.device())).square().mean()).backward();
   }
 
   void train() {
     backward();
+    amp_.step(optimizer_);
+  }
+
+  /// A step on the same batch on all ranks, without communication: what ranks that are threads can do on one device,
+  /// where autograd has one thread for all of them.
+  void train_alike() {
+    const auto quiet = ddp_.no_sync();
+    const auto input = random({4, 5}, static_cast<std::uint64_t>(batches_++)).to(world_.device());
+    amp_.scale(amp_.forward(ddp_, input).square().mean()).backward();
     amp_.step(optimizer_);
   }
 
