@@ -21,7 +21,7 @@ std::string description_of(const std::string& command) {
   const std::map<std::string, std::string> descriptions = {
       {"run", "Start a program as N ranks on this machine"},
       {"doctor", "Check this machine's torch, devices and network for training"},
-      {"inspect", "Show what is in a checkpoint"}};
+      {"inspect", "Compare checkpoints, or show what is in one"}};
   const auto found = descriptions.find(command);
   return found == descriptions.end() ? "" : found->second;
 }
