@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lockstep's side of the benchmark: one workload, timed when it is told to, so that rivals can take turns.
+//
+//   bench_worker --workload gpt2 --batch 16 --mode eager|captured --weights FILE
+//
+// Prints a JSON line when it is ready, and one for each line it reads: "run N" times N optimizer steps; "quit" ends it.
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <torch/version.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "support/workload.h"
+
+namespace {
+
+using lockstep::bench::Case;
+using lockstep::bench::Workload;
+using nlohmann::json;
+
+void synchronize(const Case& wanted) {
+  if (wanted.device != "cpu") {
+    at::accelerator::synchronizeDevice(0);
+  }
+}
+
+json timed(Workload& work, const Case& wanted, int steps) {
+  synchronize(wanted);
+  const auto begin = std::chrono::steady_clock::now();
+  at::Tensor loss;
+  for (int i = 0; i < steps; ++i) {
+    loss = work.step();
+  }
+  synchronize(wanted);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  json answer{{"seconds", took.count()}, {"loss", loss.item<double>()}, {"what", work.describe()["what"]}};
+  if (wanted.device != "cpu") {
+    answer["peak_bytes"] = at::accelerator::getDeviceStats(0).allocated_bytes[0].peak;
+  }
+  return answer;
+}
+
+void serve(Workload& work, const Case& wanted) {
+  std::string command;
+  while (std::cin >> command && command != "quit") {
+    int steps = 0;
+    std::cin >> steps;
+    std::cout << timed(work, wanted, steps) << std::endl;
+  }
+}
+
+Case parse(CLI::App& app, int argc, char** argv) {
+  Case wanted;
+  app.add_option("--workload", wanted.workload);
+  app.add_option("--batch", wanted.batch);
+  app.add_option("--accumulate", wanted.accumulate);
+  app.add_option("--mode", wanted.mode)->check(CLI::IsMember({"eager", "captured"}));
+  app.add_option("--device", wanted.device);
+  app.add_option("--weights", wanted.weights);
+  app.parse(argc, argv);
+  return wanted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("One workload of the benchmark");
+  try {
+    const auto wanted = parse(app, argc, argv);
+    at::globalContext().setBenchmarkCuDNN(true);
+    const auto work =
+        wanted.workload == "tail" ? lockstep::bench::make_tail(wanted) : lockstep::bench::make_training(wanted);
+    auto ready = work->describe();
+    ready["ready"] = true;
+    ready["torch"] = TORCH_VERSION;
+    std::cout << ready << std::endl;
+    serve(*work, wanted);
+    return 0;
+  } catch (const CLI::Error& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}
