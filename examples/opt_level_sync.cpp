@@ -22,8 +22,8 @@
 //   [0] rank 0: out_diff=0.0000
 //   [0] rank 1: out_diff=0.2729
 //   ...
-//   [0] digest check: parameter 0.weight differs from rank 0 on rank 1 at [0, 0]: ... instead of ...; there is no
-//       majority: either may be the faulty one
+//   [0] digest check: parameter 0.weight differs from rank 0 on rank 1 at [0, 0]: -0.022827
+//       (0xbcbb) instead of -0.013794 (0xbc62); there is no majority: either may be the faulty one
 //   [0] RESULT max_diff=0.272929 digests_equal=false
 #include <ATen/ATen.h>
 #include <lockstep/amp/opt_level.h>

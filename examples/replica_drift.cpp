@@ -4,7 +4,8 @@
 //
 //   $ lockstep run -n 3 replica_drift --fault bit
 //   [0] after step 12 rank 1 flips one bit of 2.weight
-//   [0] replicas differ at step 15: parameter 2.weight differs from rank 0 on rank 1 at [0, 5]: ... instead of ...
+//   [0] replicas differ at step 15: parameter 2.weight differs from rank 0 on rank 1 at [0, 5]:
+//       0.075975731 (0x3d9b992a) instead of 0.0798808113 (0x3da3988d)
 //   [0]   everything was copied from rank 0
 //   [0] RESULT found_at=15 kind=parameter rank=1 equal_afterwards=true
 //
@@ -13,10 +14,10 @@
 //
 //   $ lockstep run -n 3 replica_drift --fault lr
 //   [0] after step 12 rank 1 sets another learning rate
-//   [0] replicas differ at step 15: learning rate group 0 differs from rank 0 on rank 1 at []: 0.005
-//   (0x3f747ae147ae147b)
-//       instead of 0.01 (0x3f847ae147ae147b)
-//   [0]   parameter 0.weight differs from rank 0 on rank 1 at [0, 0]: ...
+//   [0] replicas differ at step 15: learning rate group 0 differs from rank 0 on rank 1 at []:
+//       0.0050000000000000001 (0x3f747ae147ae147b) instead of 0.01 (0x3f847ae147ae147b)
+//   [0]   parameter 0.weight differs from rank 0 on rank 1 at [0, 0]: 0.311228514 (0x3e9f5958) instead of
+//       0.325947911 (0x3ea6e2a5)
 //   ...
 //   [0] RESULT found_at=15 kind=learning_rate rank=1 equal_afterwards=true
 #include <ATen/ATen.h>
