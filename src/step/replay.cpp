@@ -116,7 +116,10 @@ void TrainStep::Impl::upload_learning_rates() {
 }
 
 TrainStepResult TrainStep::Impl::replay(const Inputs& inputs, bool ends) {
-  upload_learning_rates();
+  if (ends) {
+    settle();
+    upload_learning_rates();
+  }
   const auto place = ends ? Place::Last : window_.length() == 0 ? Place::First : Place::Inner;
   auto outputs = captured_->replay(inputs, place);
   replaying_ = true;

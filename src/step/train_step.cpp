@@ -112,7 +112,6 @@ TrainStepResult TrainStep::Impl::run(const Inputs& inputs, const MicroBatch& mic
   check(micro_batch.count >= 0, kRun, [&] {
     return Problem{"the micro-batch's count is negative or NaN", str(micro_batch.count), "0 or more"};
   });
-  settle();
   window_.set_count(micro_batch.count);
   const bool ends = micro_batch.last || window_.ends_with_next();
   const bool whole = window_.ends_with_next() == ends;
@@ -135,6 +134,7 @@ TrainStepResult TrainStep::Impl::run_eagerly(const Inputs& inputs, bool ends) {
   if (!ends) {
     return {std::move(loss), std::nullopt};
   }
+  settle();  // not earlier: the device has this window's work by now, while the host waits for the last step's outcome
   auto outcome = take_step();
   end_window(outcome);
   return {std::move(loss), std::move(outcome)};

@@ -3,19 +3,15 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include <string>
 #include <vector>
 
-namespace lockstep::test {
+#include "support/models.h"
 
-inline at::Generator seeded(std::uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
-}
+namespace lockstep::test {
 
 /// Two layers with weights that depend on `seed` alone.
 struct Mlp : torch::nn::Module {
@@ -25,20 +21,16 @@ struct Mlp : torch::nn::Module {
   explicit Mlp(std::uint64_t seed = 1, std::int64_t width = 8)
       : first(register_module("first", torch::nn::Linear(4, width))),
         last(register_module("last", torch::nn::Linear(width, 2))) {
-    auto generator = seeded(seed);
-    const at::NoGradGuard no_grad;
-    for (auto& p : parameters()) {
-      p.copy_(at::randn(p.sizes(), generator) * 0.5);
-    }
+    fill_parameters(parameters(), seed, 0.5);
   }
   at::Tensor forward(const at::Tensor& x) { return last(first(x).relu()); }
 };
 
 inline at::Tensor inputs_of(std::int64_t index, std::int64_t rows = 6) {
-  return at::randn({rows, 4}, seeded(1000 + static_cast<std::uint64_t>(index)));
+  return random({rows, 4}, 1000 + static_cast<std::uint64_t>(index));
 }
 inline at::Tensor targets_of(std::int64_t index, std::int64_t rows = 6) {
-  return at::randn({rows, 2}, seeded(2000 + static_cast<std::uint64_t>(index)));
+  return random({rows, 2}, 2000 + static_cast<std::uint64_t>(index));
 }
 inline at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
   return (output.to(at::kFloat) - target).square().mean();
