@@ -2,6 +2,7 @@
 // Lockstep's side of the benchmark: one workload, timed when it is told to, so that rivals can take turns.
 //
 //   bench_worker --workload gpt2 --batch 16 --mode eager|captured --weights FILE
+//   bench_worker --workload gpt2 --batch 16 --mode eager --profile 5     which kernels a step takes, and how long
 //
 // Prints a JSON line when it is ready, and one for each line it reads: "run N" times N optimizer steps; "quit" ends it.
 #include <ATen/Context.h>
@@ -13,6 +14,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "support/profile.h"
 #include "support/workload.h"
 
 namespace {
@@ -52,6 +54,12 @@ void serve(Workload& work, const Case& wanted) {
   }
 }
 
+void profile(Workload& work, const Case& wanted) {
+  constexpr int kWarmUp = 10;
+  timed(work, wanted, kWarmUp);
+  std::cout << lockstep::bench::kernel_table(wanted.profile, [&] { work.step(); });
+}
+
 Case parse(CLI::App& app, int argc, char** argv) {
   Case wanted;
   app.add_option("--workload", wanted.workload);
@@ -60,6 +68,7 @@ Case parse(CLI::App& app, int argc, char** argv) {
   app.add_option("--mode", wanted.mode)->check(CLI::IsMember({"eager", "captured"}));
   app.add_option("--device", wanted.device);
   app.add_option("--weights", wanted.weights);
+  app.add_option("--profile", wanted.profile);
   app.parse(argc, argv);
   return wanted;
 }
@@ -73,6 +82,10 @@ int main(int argc, char** argv) {
     at::globalContext().setBenchmarkCuDNN(true);
     const auto work =
         wanted.workload == "tail" ? lockstep::bench::make_tail(wanted) : lockstep::bench::make_training(wanted);
+    if (wanted.profile > 0) {
+      profile(*work, wanted);
+      return 0;
+    }
     auto ready = work->describe();
     ready["ready"] = true;
     ready["torch"] = TORCH_VERSION;

@@ -74,7 +74,9 @@ class Training:
         self.clip = 1.0 if options.workload in ("gpt2", "small") else 0.0
         self.optimizer = self.make_optimizer()
         self.forward = torch.compile(model) if options.mode == "compiled" else model
-        self.scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
+        # With 65536 the first step overflows, and torch's fused SGD then goes on with a momentum it never wrote.
+        scale = 1024.0 if options.workload == "resnet50" else 65536.0
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=device.type == "cuda")
         self.dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
         self.inputs = self.make_inputs()
         self.what = f"autocast {str(self.dtype)[6:]}, fp32 weights"

@@ -18,6 +18,7 @@ struct Case {
   std::string mode = "eager";
   std::string device = "cuda";
   std::string weights = {};
+  int profile = 0;  // steps
 };
 
 class Workload {

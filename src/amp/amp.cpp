@@ -17,17 +17,17 @@ using core::check;
 using core::Problem;
 using core::str;
 
-constexpr const char* kWhere = "amp.initialize";
+constexpr const char* kInitialize = "amp.initialize";
 
 void check_optimizer(const torch::optim::Optimizer& optimizer, std::size_t index, const ModelSet& models) {
-  check(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr, kWhere, [] {
+  check(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr, kInitialize, [] {
     return Problem{.what = "LBFGS evaluates the loss again inside its step, which a scaled loss does not allow",
                    .advice = "use a first-order optimizer"};
   });
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
     const auto& parameters = optimizer.param_groups()[g].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      check(models.name_of(parameters[i]) != nullptr, kWhere, [&] {
+      check(models.name_of(parameters[i]) != nullptr, kInitialize, [&] {
         return Problem{str("optimizer ", index, " was built for tensors that are not the models' parameters"),
                        str("tensor ", i, " of group ", g, ", shape ", parameters[i].sizes()),
                        "parameters of the models given",
@@ -40,7 +40,7 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, std::size_t index
 void check_optimizers(const Optimizers& optimizers, const ModelSet& models) {
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      check(&optimizers[i].get() != &optimizers[j].get(), kWhere, [&] {
+      check(&optimizers[i].get() != &optimizers[j].get(), kInitialize, [&] {
         return Problem{"an optimizer should only be passed to initialize once", str("optimizers ", j, " and ", i)};
       });
     }

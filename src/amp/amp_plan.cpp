@@ -13,10 +13,10 @@ using core::check;
 using core::Problem;
 using core::str;
 
-constexpr const char* kWhere = "amp.initialize";
+constexpr const char* kPlan = "amp.initialize";
 
 void check_low_precision(at::ScalarType dtype) {
-  check(dtype == at::kHalf || dtype == at::kBFloat16, kWhere, [&] {
+  check(dtype == at::kHalf || dtype == at::kBFloat16, kPlan, [&] {
     return Problem{"low_precision is out of range", str(dtype), "Half or BFloat16"};
   });
 }
@@ -26,10 +26,10 @@ void check_cast_type(const AmpOptions& options, OptLevel level) {
     return;
   }
   const auto dtype = *options.cast_model_type;
-  check(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, kWhere, [&] {
+  check(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, kPlan, [&] {
     return Problem{"cast_model_type is out of range", str(dtype), "Float, Half or BFloat16"};
   });
-  check(level != OptLevel::O1 || dtype == at::kFloat, kWhere, [&] {
+  check(level != OptLevel::O1 || dtype == at::kFloat, kPlan, [&] {
     return Problem{"O1 casts the inputs of single operations and keeps the model's weights in fp32",
                    str("cast_model_type = ", dtype), "no cast_model_type, or Float",
                    "use O2 or O3 to cast the model, low_precision to choose O1's dtype"};
@@ -38,16 +38,16 @@ void check_cast_type(const AmpOptions& options, OptLevel level) {
 
 void check_against_level(const AmpOptions& options, OptLevel level) {
   const bool o1 = level == OptLevel::O1;
-  check(o1 || !options.patch_torch_functions.value_or(false), kWhere, [&] {
+  check(o1 || !options.patch_torch_functions.value_or(false), kPlan, [&] {
     return Problem{"only O1 runs forward under autocast", str("patch_torch_functions = true at ", to_string(level)),
                    "no patch_torch_functions", "use O1, or open an amp::autocast region by hand"};
   });
-  check(!o1 || !options.keep_batchnorm_fp32, kWhere, [] {
+  check(!o1 || !options.keep_batchnorm_fp32, kPlan, [] {
     return Problem{.what = "O1 keeps all weights in fp32, BatchNorm's too",
                    .got = "keep_batchnorm_fp32 at O1",
                    .expected = "no keep_batchnorm_fp32"};
   });
-  check(!o1 || !options.master_weights, kWhere, [] {
+  check(!o1 || !options.master_weights, kPlan, [] {
     return Problem{.what = "O1 keeps all weights in fp32, so it has no masters",
                    .got = "master_weights at O1",
                    .expected = "no master_weights"};
@@ -98,7 +98,7 @@ AmpPlan make_plan(OptLevel level, const AmpOptions& options, c10::DeviceType dev
   }
   check_cast_type(options, level);
   check_against_level(options, level);
-  check(options.num_losses >= 1, kWhere, [&] {
+  check(options.num_losses >= 1, kPlan, [&] {
     return Problem{"num_losses is out of range", str(options.num_losses), "at least 1"};
   });
   plan.scaler = scaler_options(plan.properties.loss_scale, options);

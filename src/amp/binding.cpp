@@ -7,15 +7,12 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "amp/low_precision.h"
 #include "core/check.h"
 #include "lockstep/optim/fused.h"
 
 namespace lockstep::amp {
 namespace {
-
-bool low_precision(const at::Tensor& t) {
-  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
-}
 
 template <class Fn>
 void for_each_parameter(torch::optim::Optimizer& optimizer, const Fn& fn) {

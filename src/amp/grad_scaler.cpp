@@ -19,23 +19,23 @@ namespace {
 using core::check;
 using core::Problem;
 
-constexpr const char* kUnscale = "amp.GradScaler.unscale_";
-constexpr const char* kStep = "amp.GradScaler.step";
-constexpr const char* kClip = "amp.GradScaler.clip_grad_norm_";
+constexpr const char* kScalerUnscale = "amp.GradScaler.unscale_";
+constexpr const char* kScalerStep = "amp.GradScaler.step";
+constexpr const char* kScalerClip = "amp.GradScaler.clip_grad_norm_";
 constexpr const char* kUpdate = "amp.GradScaler.update";
 
-enum class Stage : std::uint8_t { Ready, Unscaled, Stepped };
+enum class Progress : std::uint8_t { Ready, Unscaled, Stepped };
 
 /// What one optimizer has gone through since the last update.
 struct Record {
-  Stage stage = Stage::Ready;
+  Progress stage = Progress::Ready;
   at::Tensor found_inf;
   std::vector<at::Tensor> unscaled;        // the gradients that unscale_ wrote
   std::optional<GradientVersions> before;  // theirs, when a further loss was scaled after unscale_
 };
 
 void require_unmixed(const Record& record, torch::optim::Optimizer& optimizer) {
-  check(!record.before || *record.before == versions_of(gradients_of(optimizer)), kStep, [] {
+  check(!record.before || *record.before == versions_of(gradients_of(optimizer)), kScalerStep, [] {
     return Problem{.what = "gradients were written after unscale_ and a further scaled loss",
                    .got = "a mixture of true and scaled gradients",
                    .advice = "call unscale_ once, after the last backward() of the iteration"};
@@ -85,22 +85,22 @@ class GradScaler::Impl {
     }
     look(record, gradients, loss.state().inverse(), where);
     record.unscaled = std::move(gradients);
-    record.stage = Stage::Unscaled;
+    record.stage = Progress::Unscaled;
   }
 
   at::Tensor step(torch::optim::Optimizer& optimizer, Record& record, const optim::GradientTreatment& treatment) {
     auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer);
-    if (fused != nullptr && record.stage == Stage::Ready) {
+    if (fused != nullptr && record.stage == Progress::Ready) {
       return step_fused(*fused, optimizer, record, treatment);
     }
     auto* scaled = dynamic_cast<optim::ScaledOptimizer*>(&optimizer);
-    if (scaled != nullptr && record.stage == Stage::Ready && !treatment.any()) {
-      look(record, gradients_of(optimizer), at::ones_like(loss.state().scale()), kStep);
+    if (scaled != nullptr && record.stage == Progress::Ready && !treatment.any()) {
+      look(record, gradients_of(optimizer), at::ones_like(loss.state().scale()), kScalerStep);
       scaled->step_scaled(loss.state().scale(), record.found_inf);
       return {};
     }
-    if (record.stage == Stage::Ready) {
-      unscale(optimizer, record, kStep);
+    if (record.stage == Progress::Ready) {
+      unscale(optimizer, record, kScalerStep);
     }
     auto norm = optim::treat(optimizer, treatment);
     if (scaled != nullptr) {
@@ -113,7 +113,7 @@ class GradScaler::Impl {
 
   at::Tensor step_fused(optim::FusedOptimizer& fused, torch::optim::Optimizer& optimizer, Record& record,
                         const optim::GradientTreatment& treatment) {
-    require_gradients(gradients_of(optimizer), kStep);
+    require_gradients(gradients_of(optimizer), kScalerStep);
     auto judged = optim::judge(optimizer, loss.state().scale(), treatment);
     note(record, judged.inputs.found_inf);
     judged.inputs.found_inf = record.found_inf;
@@ -144,7 +144,7 @@ at::Tensor GradScaler::scale_one(const at::Tensor& output) {
     return output;
   }
   for (auto& [optimizer, record] : impl_->records) {
-    if (record.stage == Stage::Unscaled && !record.before) {
+    if (record.stage == Progress::Unscaled && !record.before) {
       record.before = versions_of(record.unscaled);
     }
   }
@@ -155,22 +155,22 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!impl_->enabled()) {
     return;
   }
-  impl_->require_scaled(kUnscale);
+  impl_->require_scaled(kScalerUnscale);
   auto& record = impl_->records[&optimizer];
-  check(record.stage != Stage::Unscaled, kUnscale,
+  check(record.stage != Progress::Unscaled, kScalerUnscale,
         [] { return Problem{.what = "unscale_() has already been called on this optimizer since the last update()"}; });
-  check(record.stage != Stage::Stepped, kUnscale, [] {
+  check(record.stage != Progress::Stepped, kScalerUnscale, [] {
     return Problem{.what = "unscale_() is being called after step()", .advice = "call update() between iterations"};
   });
-  impl_->unscale(optimizer, record, kUnscale);
+  impl_->unscale(optimizer, record, kScalerUnscale);
 }
 
 at::Tensor GradScaler::clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type) {
   if (impl_->enabled()) {
     const auto stage = impl_->records[&optimizer].stage;
-    check(stage != Stage::Stepped, kClip,
+    check(stage != Progress::Stepped, kScalerClip,
           [] { return Problem{.what = "gradients are to be clipped before step(), which was called already"}; });
-    if (stage == Stage::Ready) {
+    if (stage == Progress::Ready) {
       unscale_(optimizer);
     }
   }
@@ -183,13 +183,13 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer, const optim::Gr
     weights_changed();
     return StepOutcome(at::Tensor(), std::move(norm));
   }
-  impl_->require_scaled(kStep);
+  impl_->require_scaled(kScalerStep);
   auto& record = impl_->records[&optimizer];
-  check(record.stage != Stage::Stepped, kStep,
+  check(record.stage != Progress::Stepped, kScalerStep,
         [] { return Problem{.what = "step() has already been called since the last update()"}; });
   require_unmixed(record, optimizer);
   auto norm = impl_->step(optimizer, record, treatment);
-  record.stage = Stage::Stepped;
+  record.stage = Progress::Stepped;
   weights_changed();
   return StepOutcome(record.found_inf, std::move(norm));
 }

@@ -6,14 +6,11 @@
 
 #include <map>
 
+#include "amp/low_precision.h"
 #include "core/check.h"
 
 namespace lockstep::amp {
 namespace {
-
-bool low_precision(const at::Tensor& t) {
-  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
-}
 
 using DeviceAndDtype = std::pair<c10::DeviceIndex, at::ScalarType>;
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "amp/low_precision.h"
 #include "core/check.h"
 
 namespace lockstep::amp {
@@ -11,10 +12,6 @@ namespace {
 const GradScalerOptions& checked(const GradScalerOptions& options) {
   check_options(options);
   return options;
-}
-
-bool low_precision(const at::Tensor& t) {
-  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <unordered_set>
 
+#include "amp/low_precision.h"
 #include "core/check.h"
 #include "lockstep/nn/sync_batch_norm.h"
 
@@ -19,15 +20,11 @@ using core::check;
 using core::Problem;
 using core::str;
 
-constexpr const char* kWhere = "amp.initialize";
+constexpr const char* kCast = "amp.initialize";
 constexpr const char* kOrder =
     "build the model, move it to its device, build the optimizer, initialize, then wrap in DistributedDataParallel";
 // The name of a leaf in autograd, otherwise unused in C++: it says that a living Amp has this parameter.
 constexpr const char* kMark = "lockstep.amp";
-
-bool low_precision(const at::Tensor& t) {
-  return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
-}
 
 bool is_batchnorm(const torch::nn::Module& module) {
   return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
@@ -64,11 +61,11 @@ void check_tensor(const std::string& name, const at::Tensor& tensor, c10::Device
   if (!tensor.defined() || !tensor.is_floating_point()) {
     return;
   }
-  check(!low_precision(tensor), kWhere, [&] {
+  check(!low_precision(tensor), kCast, [&] {
     return Problem{str("parameter or buffer '", name, "' is not in fp32"), str(tensor.scalar_type()), "Float",
                    "leave all casts to initialize, and call it once"};
   });
-  check(tensor.device().type() == device_type, kWhere, [&] {
+  check(tensor.device().type() == device_type, kCast, [&] {
     return Problem{str("'", name, "' is on another kind of device than the rest"), str(tensor.device()),
                    str(device_type), kOrder};
   });
@@ -77,11 +74,11 @@ void check_tensor(const std::string& name, const at::Tensor& tensor, c10::Device
 void check_parameter(const std::string& name, const at::Tensor& parameter) {
   const bool hooked = torch::autograd::impl::get_autograd_meta(parameter) != nullptr &&
                       torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
-  check(!hooked, kWhere, [&] {
+  check(!hooked, kCast, [&] {
     return Problem{str("parameter '", name, "' has a gradient hook: the model is wrapped already"),
                    "initialize after the wrapper", "initialize first, then wrap", kOrder};
   });
-  check(parameter.name() != kMark, kWhere, [&] {
+  check(parameter.name() != kMark, kCast, [&] {
     return Problem{str("parameter '", name, "' is initialised already"), "initialize for the second time",
                    "one call for all models and optimizers that share tensors"};
   });
@@ -94,7 +91,7 @@ std::string prefix(std::size_t model, std::size_t models) {
 }  // namespace
 
 ModelSet::ModelSet(const Models& models) {
-  check(!models.empty(), kWhere, [] { return Problem{.what = "no model was given"}; });
+  check(!models.empty(), kCast, [] { return Problem{.what = "no model was given"}; });
   for (std::size_t i = 0; i < models.size(); ++i) {
     auto& model = models[i].get();
     models_.push_back(&model);

@@ -14,7 +14,7 @@ using core::Problem;
 using core::str;
 
 constexpr const char* kOptions = "amp.GradScaler";
-constexpr const char* kLoad = "amp.GradScaler.load_state_dict";
+constexpr const char* kScalerLoad = "amp.GradScaler.load_state_dict";
 
 template <class T>
 void require(bool ok, const char* name, T got, const char* expected) {
@@ -25,17 +25,17 @@ void check_keys(const std::map<std::string, double>& state) {
   const std::set<std::string> required{"scale", "growth_factor", "backoff_factor", "growth_interval",
                                        "_growth_tracker"};
   const std::set<std::string> optional{"_hysteresis_tracker", "_skips_in_a_row"};
-  check(!state.empty(), kLoad, [] {
+  check(!state.empty(), kScalerLoad, [] {
     return Problem{.what = "the state is empty",
                    .advice = "it was possibly saved from a disabled GradScaler; skip load_state_dict to start afresh"};
   });
   for (const auto& key : required) {
-    check(state.count(key) != 0, kLoad, [&] { return Problem{str("the state lacks the key ", key)}; });
+    check(state.count(key) != 0, kScalerLoad, [&] { return Problem{str("the state lacks the key ", key)}; });
   }
   for (const auto& [key, value] : state) {
-    check(required.count(key) + optional.count(key) != 0, kLoad,
+    check(required.count(key) + optional.count(key) != 0, kScalerLoad,
           [&] { return Problem{str("the state has an unknown key, ", key)}; });
-    check(std::isfinite(value), kLoad, [&] { return Problem{str(key, " is not finite"), str(value)}; });
+    check(std::isfinite(value), kScalerLoad, [&] { return Problem{str(key, " is not finite"), str(value)}; });
   }
 }
 
@@ -83,14 +83,15 @@ LoadedState check_state(const std::map<std::string, double>& state, const GradSc
   loaded.options.growth_interval = whole(state, "growth_interval", 0);
   check_options(loaded.options);
   loaded.values.scale = state.at("scale");
-  check_scale(loaded.values.scale, options, kLoad);
+  check_scale(loaded.values.scale, options, kScalerLoad);
   loaded.values.growth_tracker = whole(state, "_growth_tracker", 0);
   loaded.values.hysteresis_tracker = whole(state, "_hysteresis_tracker", options.hysteresis);
   loaded.values.skips = whole(state, "_skips_in_a_row", 0);
-  check(loaded.values.growth_tracker >= 0 && loaded.values.growth_tracker < loaded.options.growth_interval, kLoad, [&] {
-    return Problem{"_growth_tracker is out of range", str(loaded.values.growth_tracker),
-                   str("0 to ", loaded.options.growth_interval - 1)};
-  });
+  check(loaded.values.growth_tracker >= 0 && loaded.values.growth_tracker < loaded.options.growth_interval, kScalerLoad,
+        [&] {
+          return Problem{"_growth_tracker is out of range", str(loaded.values.growth_tracker),
+                         str("0 to ", loaded.options.growth_interval - 1)};
+        });
   return loaded;
 }
 

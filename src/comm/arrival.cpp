@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::string key(int rank) {
+std::string arrival_key(int rank) {
   return core::str("arrived/", rank);
 }
 
@@ -25,7 +25,7 @@ std::string terms(const WorldOptions& options) {
 std::vector<std::string> keys_of(int size) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size; ++rank) {
-    keys.push_back(key(rank));
+    keys.push_back(arrival_key(rank));
   }
   return keys;
 }
@@ -34,7 +34,7 @@ std::vector<std::string> keys_of(int size) {
   std::string ranks;
   int first = -1;
   for (int rank = 0; rank < options.size; ++rank) {
-    if (!store.check({key(rank)})) {
+    if (!store.check({arrival_key(rank)})) {
       first = first < 0 ? rank : first;
       ranks += core::str(ranks.empty() ? "" : ", ", rank);
     }
@@ -62,11 +62,11 @@ void wait_for_all(c10d::Store& store, const WorldOptions& options, Watch& watch)
 
 std::vector<PeerProcess> arrive(const c10::intrusive_ptr<c10d::Store>& store, const WorldOptions& options,
                                 Watch& watch) {
-  store->set(key(options.rank), terms(options) + "|" + PeerProcess::self().encode());
+  store->set(arrival_key(options.rank), terms(options) + "|" + PeerProcess::self().encode());
   wait_for_all(*store, options, watch);
   std::vector<PeerProcess> processes;
   for (int rank = 0; rank < options.size; ++rank) {
-    const auto entry = store->get_to_str(key(rank));
+    const auto entry = store->get_to_str(arrival_key(rank));
     const auto bar = entry.find('|');
     core::check(entry.substr(0, bar) == terms(options), "world", [&] {
       return core::Problem{core::str("ranks were told different things: rank ", rank, " has ", entry.substr(0, bar),

@@ -21,13 +21,9 @@ class Batch {
   explicit Batch(const at::Tensor& sums) : sums_(sums) {}
 
   void add(const at::Tensor& tensor, std::int64_t sum) {
-    const auto plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
-    const auto bytes = static_cast<std::int64_t>(plain.nbytes());
-    spans_.push_back({plain.const_data_ptr(), bytes, sum});
-    if (!plain.is_alias_of(tensor)) {
-      staged_ += bytes;
-      copies_.push_back(plain);
-    }
+    const bool plain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    spans_.push_back({(plain ? tensor : staged(tensor, bytes)).const_data_ptr(), bytes, sum});
     if (staged_ >= kStagedBytes) {
       run();
     }
@@ -46,6 +42,11 @@ class Batch {
   }
 
  private:
+  const at::Tensor& staged(const at::Tensor& tensor, std::int64_t bytes) {
+    staged_ += bytes;
+    return copies_.emplace_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
+  }
+
   at::Tensor sums_;
   std::vector<DigestSpan> spans_;
   std::vector<at::Tensor> copies_;

@@ -111,22 +111,40 @@ __device__ __forceinline__ std::uint64_t sum_of_block(std::uint64_t value) {
   return value;
 }
 
+/// Adds what the block's threads found in a span to its sum; -1 is no span. A block goes from span to span in order, so
+/// that it does this once for each.
+__device__ __forceinline__ void deliver(const Table& table, int which, std::uint64_t share, std::uint64_t* sums) {
+  if (which < 0) {
+    return;
+  }
+  const auto sum = sum_of_block(share);
+  if (threadIdx.x == 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(sums + table.spans[which].sum),
+              static_cast<unsigned long long>(sum));
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) digest_kernel(const __grid_constant__ Table table, std::uint64_t* sums) {
+  int current = -1;
+  std::uint64_t sum = 0;
   for (auto chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.chunks;
        chunk += static_cast<std::int32_t>(gridDim.x)) {
     const int which = span_of(table, chunk);
     const DigestSpan& span = table.spans[which];
+    if (which != current) {
+      deliver(table, current, sum, sums);
+      current = which;
+      sum = 0;
+    }
     const std::int64_t begin = (chunk - table.starts[which]) * kChunk;
     const auto* data = static_cast<const unsigned char*>(span.data) + begin;
     const auto first = static_cast<std::uint64_t>(begin / kWord);
     const auto bytes = min(kChunk, span.bytes - begin);
     const bool whole = bytes == kChunk && is_aligned(data);
-    auto sum = sum_of_block(whole ? share_of_whole_chunk(data, first) : share_of_chunk(data, first, bytes));
-    if (threadIdx.x == 0) {
-      sum += begin == 0 ? mix(static_cast<std::uint64_t>(span.bytes)) : 0;
-      atomicAdd(reinterpret_cast<unsigned long long*>(sums + span.sum), static_cast<unsigned long long>(sum));
-    }
+    sum += whole ? share_of_whole_chunk(data, first) : share_of_chunk(data, first, bytes);
+    sum += begin == 0 && threadIdx.x == 0 ? mix(static_cast<std::uint64_t>(span.bytes)) : 0;
   }
+  deliver(table, current, sum, sums);
 }
 
 }  // namespace

@@ -14,19 +14,17 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kPack = 8;
-
 /// relu(batch_norm(x) + residual), and the running statistics moved on.
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
-  static at::Tensor forward(AutogradContext* context, const Variable& x, const Variable& residual,
+  static at::Tensor forward(AutogradContext* context, const Variable& x, const MaybeVariable& residual,
                             const Variable& weight, const Variable& bias, const RunningStatistics& running,
                             double eps) {
     const auto statistics = at::empty({2, x.size(1)}, weight.options());
     const auto y = at::empty_like(x);
-    batch_norm_on_cuda({x, residual, weight, bias}, running, eps, {y, statistics});
+    batch_norm_on_cuda({x, residual.value_or(Variable()), weight, bias}, running, eps, {y, statistics});
     context->save_for_backward({x, y, weight, statistics});
-    context->saved_data["adds"] = residual.defined();
+    context->saved_data["adds"] = residual.has_value();
     return y;
   }
 
@@ -76,7 +74,7 @@ at::Tensor BatchNorm2dImpl::forward_relu(const at::Tensor& x, const at::Tensor& 
     return (residual.defined() ? normed + residual : normed).relu();
   }
   const RunningStatistics running{running_mean, running_var, num_batches_tracked, *options.momentum()};
-  const auto y = FusedBatchNorm::apply(x, residual, weight, bias, running, options.eps());
+  const auto y = FusedBatchNorm::apply(x, maybe(residual), weight, bias, running, options.eps());
   for (const auto& written : {running_mean, running_var, num_batches_tracked}) {
     written.unsafeGetTensorImpl()->bump_version();
   }

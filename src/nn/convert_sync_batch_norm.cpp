@@ -21,7 +21,7 @@ using core::Problem;
 using core::str;
 using torch::nn::Module;
 
-constexpr const char* kWhere = "nn.convert_sync_batch_norm";
+constexpr const char* kConvert = "nn.convert_sync_batch_norm";
 
 using Made = std::shared_ptr<SyncBatchNormImpl>;
 
@@ -67,7 +67,7 @@ void try_make(Site& site, const std::shared_ptr<Module>& module) {
 class Survey {
  public:
   explicit Survey(Module& root) {
-    core::check(!is_batch_norm(root) && !is_a<SyncBatchNormImpl>(root), kWhere, [] {
+    core::check(!is_batch_norm(root) && !is_a<SyncBatchNormImpl>(root), kConvert, [] {
       return Problem{.what = "the module is a BatchNorm itself, which cannot be replaced in its owner",
                      .advice = "use SyncBatchNormImpl::from or set_world, or pass the module that contains it"};
     });
@@ -120,7 +120,7 @@ class Survey {
     if (is_a<SyncBatchNormImpl>(*site.module.lock())) {
       return;
     }
-    core::check(static_cast<bool>(site.make), kWhere, [&] {
+    core::check(static_cast<bool>(site.make), kConvert, [&] {
       return Problem{str("'", site.path, "' is of a class derived from BatchNorm, which would be lost"),
                      c10::demangle(typeid(*site.module.lock()).name()), "BatchNorm1d, 2d, 3d or SyncBatchNorm"};
     });
@@ -128,7 +128,7 @@ class Survey {
     for (const auto& place : site.places) {
       holders += holds_elements(*place.parent) ? 2 : 1;
     }
-    core::check(site.module.use_count() == holders, kWhere, [&] {
+    core::check(site.module.use_count() == holders, kConvert, [&] {
       return Problem{
           str("'", site.path, "' is held by a member or variable, which would go on with plain BatchNorm"),
           str(site.module.use_count(), " references"), str(holders),
@@ -161,7 +161,7 @@ void agree(const World& world, const std::string& error, const std::string& list
     if (texts[rank][0] == '!') {
       throw InputError(world.size() > 1 ? str("[rank ", rank, "] ", texts[rank].substr(1)) : texts[rank].substr(1));
     }
-    core::check(texts[rank] == texts[0], kWhere, [&] {
+    core::check(texts[rank] == texts[0], kConvert, [&] {
       return Problem{str("rank ", rank, "'s model has other BatchNorm modules than rank 0's"), texts[rank].substr(1),
                      texts[0].substr(1), "build the same model on every rank"};
     });

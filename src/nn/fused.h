@@ -4,9 +4,20 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "nn/fused_kernels.h"
 
 namespace lockstep::nn {
+
+constexpr std::int64_t kPack = 8;  // elements in 16 bytes of fp16 or bf16, which a thread loads at once
+
+/// How torch::autograd::Function takes a tensor that may be missing: it throws for an undefined one.
+using MaybeVariable = std::optional<at::Tensor>;
+
+inline MaybeVariable maybe(const at::Tensor& tensor) {
+  return tensor.defined() ? MaybeVariable(tensor) : std::nullopt;
+}
 
 /// `losses` and `log_sums`, fp32 [rows], are written: each row's loss, and the logarithm of the sum of its
 /// exponentials.

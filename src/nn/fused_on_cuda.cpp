@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused passes with torch's device and stream.
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
+#include "core/on_cuda.h"
 #include "nn/fused.h"
 
 namespace lockstep::nn {
 namespace {
+
+using core::launch_on;
+using core::multiprocessors;
 
 Element element_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -30,14 +31,6 @@ LossRows rows_of(const at::Tensor& logits, const at::Tensor& targets, const Loss
           .options = options};
 }
 
-/// Calls `launch(stream)` with the current stream of the tensor's device, and throws if the launch failed.
-template <class Launch>
-void launch_on(const at::Tensor& tensor, Launch&& launch) {
-  const c10::cuda::CUDAGuard guard(tensor.device());
-  launch(c10::cuda::getCurrentCUDAStream().stream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-
 NormRows norm_rows(const at::Tensor& x, const at::Tensor& weight) {
   return {.rows = x.numel() / x.size(-1),
           .width = x.size(-1),
@@ -49,15 +42,9 @@ const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
 }
 
-int multiprocessors(const at::Tensor& tensor) {
-  int count = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, tensor.get_device()));
-  return count;
-}
-
 BatchNormShape batch_norm_shape(const at::Tensor& x) {
   BatchNormShape shape{.rows = x.numel() / x.size(1), .channels = x.size(1), .element = element_of(x.scalar_type())};
-  shape.blocks = batch_norm_blocks(shape, multiprocessors(x));
+  shape.blocks = batch_norm_blocks(shape, multiprocessors(x.get_device()));
   return shape;
 }
 
@@ -69,7 +56,7 @@ at::Tensor parts_for(const BatchNormShape& shape, const at::Tensor& like) {
 
 void row_losses_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
                         const at::Tensor& losses, const at::Tensor& log_sums) {
-  launch_on(logits, [&](cudaStream_t stream) {
+  launch_on(logits.get_device(), [&](cudaStream_t stream) {
     launch_row_losses(rows_of(logits, targets, options), losses.mutable_data_ptr<float>(),
                       log_sums.mutable_data_ptr<float>(), stream);
   });
@@ -77,7 +64,7 @@ void row_losses_on_cuda(const at::Tensor& logits, const at::Tensor& targets, con
 
 void row_gradients_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
                            const at::Tensor& log_sums, const at::Tensor& scales, const at::Tensor& output) {
-  launch_on(logits, [&](cudaStream_t stream) {
+  launch_on(logits.get_device(), [&](cudaStream_t stream) {
     launch_row_gradients(rows_of(logits, targets, options), log_sums.const_data_ptr<float>(),
                          scales.const_data_ptr<float>(), output.mutable_data_ptr(), stream);
   });
@@ -95,13 +82,13 @@ void add_norm_on_cuda(const NormInputs& inputs, double eps, const NormOutputs& o
                      .normed = outputs.normed.mutable_data_ptr(),
                      .means = means,
                      .inverse_deviations = means + rows.rows};
-  launch_on(inputs.x, [&](cudaStream_t stream) { launch_add_norm(rows, pass, stream); });
+  launch_on(inputs.x.get_device(), [&](cudaStream_t stream) { launch_add_norm(rows, pass, stream); });
 }
 
 void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradients) {
   const auto rows = norm_rows(saved.sum, saved.weight);
   const auto* means = saved.statistics.const_data_ptr<float>();
-  const int blocks = norm_blocks(rows, multiprocessors(saved.sum));
+  const int blocks = norm_blocks(rows, multiprocessors(saved.sum.get_device()));
   const auto parts = at::empty({2, blocks, rows.width}, saved.statistics.options());
   const NormBackward pass{.of_normed = saved.of_normed.const_data_ptr(),
                           .of_sum = data_or_null(saved.of_sum),
@@ -113,7 +100,7 @@ void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradien
                           .of_bias = gradients.bias.mutable_data_ptr(),
                           .parts = parts.mutable_data_ptr<float>(),
                           .blocks = blocks};
-  launch_on(saved.sum, [&](cudaStream_t stream) { launch_norm_backward(rows, pass, stream); });
+  launch_on(saved.sum.get_device(), [&](cudaStream_t stream) { launch_norm_backward(rows, pass, stream); });
 }
 
 void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& running, double eps,
@@ -133,7 +120,7 @@ void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& runni
                               .running_means = running.mean.mutable_data_ptr<float>(),
                               .running_variances = running.variance.mutable_data_ptr<float>(),
                               .batches = running.batches.mutable_data_ptr<std::int64_t>()};
-  launch_on(inputs.x,
+  launch_on(inputs.x.get_device(),
             [&](cudaStream_t stream) { launch_batch_norm(shape, pass, parts.mutable_data_ptr<float>(), stream); });
 }
 
@@ -152,7 +139,7 @@ void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGr
       .of_residual = gradients.residual.defined() ? gradients.residual.mutable_data_ptr() : nullptr,
       .of_weight = gradients.weight.mutable_data_ptr<float>(),
       .of_bias = gradients.bias.mutable_data_ptr<float>()};
-  launch_on(saved.x, [&](cudaStream_t stream) {
+  launch_on(saved.x.get_device(), [&](cudaStream_t stream) {
     launch_batch_norm_backward(shape, pass, parts.mutable_data_ptr<float>(), stream);
   });
 }

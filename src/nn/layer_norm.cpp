@@ -14,23 +14,22 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kPack = 8;
 constexpr std::int64_t kWidest = 2048;
 
 /// Returns {normed}, or {normed, sum} where there is a residual.
 class FusedNorm : public torch::autograd::Function<FusedNorm> {
  public:
-  static variable_list forward(AutogradContext* context, const Variable& x, const Variable& residual,
+  static variable_list forward(AutogradContext* context, const Variable& x, const MaybeVariable& residual,
                                const Variable& weight, const Variable& bias, double eps) {
     const auto rows = x.numel() / x.size(-1);
     const auto statistics = at::empty({2, rows}, x.options().dtype(at::kFloat));
     const auto normed = at::empty_like(x);
-    const auto sum = residual.defined() ? at::empty_like(x) : x;
-    add_norm_on_cuda({x, residual, weight, bias}, eps, {sum, normed, statistics});
+    const auto sum = residual ? at::empty_like(x) : x;
+    add_norm_on_cuda({x, residual.value_or(Variable()), weight, bias}, eps, {sum, normed, statistics});
     context->save_for_backward({sum, weight, statistics});
-    context->saved_data["adds"] = residual.defined();
+    context->saved_data["adds"] = residual.has_value();
     context->set_materialize_grads(false);
-    return residual.defined() ? variable_list{normed, sum} : variable_list{normed};
+    return residual ? variable_list{normed, sum} : variable_list{normed};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -76,7 +75,7 @@ AddedNorm LayerNormImpl::forward(const at::Tensor& x, const at::Tensor& residual
     const auto sum = residual.defined() ? x + residual : x;
     return {sum, torch::nn::LayerNormImpl::forward(sum)};
   }
-  const auto results = FusedNorm::apply(x, residual, weight, bias, options.eps());
+  const auto results = FusedNorm::apply(x, maybe(residual), weight, bias, options.eps());
   return {residual.defined() ? results[1] : x, results[0]};
 }
 

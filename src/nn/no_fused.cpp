@@ -6,7 +6,7 @@
 namespace lockstep::nn {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void refuse_fused() {
   core::fail("nn.cross_entropy",
              {.what = "tensors lie on CUDA, and this build has no CUDA", .advice = "build with -DLOCKSTEP_CUDA=ON"});
 }
@@ -15,28 +15,28 @@ namespace {
 
 void row_losses_on_cuda(const at::Tensor&, const at::Tensor&, const LossOptions&, const at::Tensor&,
                         const at::Tensor&) {
-  refuse();
+  refuse_fused();
 }
 
 void row_gradients_on_cuda(const at::Tensor&, const at::Tensor&, const LossOptions&, const at::Tensor&,
                            const at::Tensor&, const at::Tensor&) {
-  refuse();
+  refuse_fused();
 }
 
 void add_norm_on_cuda(const NormInputs&, double, const NormOutputs&) {
-  refuse();
+  refuse_fused();
 }
 
 void norm_gradients_on_cuda(const NormSaved&, const NormGradients&) {
-  refuse();
+  refuse_fused();
 }
 
 void batch_norm_on_cuda(const NormInputs&, const RunningStatistics&, double, const BatchNormOutputs&) {
-  refuse();
+  refuse_fused();
 }
 
 void batch_norm_gradients_on_cuda(const BatchNormSaved&, const BatchNormGradients&) {
-  refuse();
+  refuse_fused();
 }
 
 }  // namespace lockstep::nn

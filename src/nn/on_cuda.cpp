@@ -4,29 +4,21 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
+#include "core/on_cuda.h"
 #include "nn/cuda_kernels.h"
 
 namespace lockstep::nn {
 namespace {
 
-/// Calls `fn(stream)` with the current stream of the tensor's device, and throws if a launch failed.
-template <class Fn>
-void launch_on(const at::Tensor& tensor, Fn&& fn) {
-  const c10::cuda::CUDAGuard guard(tensor.device());
-  fn(c10::cuda::getCurrentCUDAStream().stream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
+using core::launch_on;
 
 template <class T>
 void write_message(const Moments& moments, std::int64_t count, const at::Tensor& message) {
   const MessageArguments<T> arguments{moments.mean.const_data_ptr<T>(), moments.var.const_data_ptr<T>(),
                                       message.mutable_data_ptr<T>(),    moments.mean.numel(),
                                       static_cast<T>(count / kDigit),   static_cast<T>(count % kDigit)};
-  launch_on(message, [&](cudaStream_t stream) { launch_message(arguments, stream); });
+  launch_on(message.get_device(), [&](cudaStream_t stream) { launch_message(arguments, stream); });
 }
 
 template <class T>
@@ -47,7 +39,7 @@ void write_merged(const at::Tensor& messages, double eps, const Running& running
                                     running.momentum.value_or(0),
                                     !running.momentum.has_value(),
                                     running.skip_non_finite};
-  launch_on(messages, [&](cudaStream_t stream) { launch_merge(arguments, stream); });
+  launch_on(messages.get_device(), [&](cudaStream_t stream) { launch_merge(arguments, stream); });
 }
 
 // Kernels write behind autograd's back: it is told.

@@ -8,13 +8,13 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr auto kWhere = "optim.load";
+constexpr auto kLoad = "optim.load";
 constexpr auto kClass = "lockstep_class";
 constexpr auto kMasters = "lockstep_masters";
 
 void check_state(const at::Tensor& parameter, const at::Tensor* state) {
   const bool given = state != nullptr && state->defined();
-  core::check(!given || state->sizes() == parameter.sizes(), kWhere, [&] {
+  core::check(!given || state->sizes() == parameter.sizes(), kLoad, [&] {
     return core::Problem{"a state in the checkpoint has another shape than its parameter", core::str(state->sizes()),
                          core::str(parameter.sizes()), "load the checkpoint of this model"};
   });
@@ -59,12 +59,12 @@ std::vector<at::Tensor> load_masters(torch::serialize::InputArchive& archive, st
 void check_class(torch::serialize::InputArchive& archive, const Schema& schema) {
   c10::IValue name;
   const bool named = archive.try_read(kClass, name) && name.isString();
-  core::check(!named || name.toStringRef() == schema.name(), kWhere, [&] {
+  core::check(!named || name.toStringRef() == schema.name(), kLoad, [&] {
     return core::Problem{"the checkpoint is another optimizer's", name.toStringRef(), schema.name()};
   });
   const auto options = option_names(archive);
   const bool ours = std::find(options.begin(), options.end(), schema.telling_option()) != options.end();
-  core::check(options.empty() || ours, kWhere, [&] {
+  core::check(options.empty() || ours, kLoad, [&] {
     return core::Problem{"the checkpoint is another optimizer's", "options " + core::str(options),
                          core::str("options with ", schema.telling_option())};
   });

@@ -17,10 +17,10 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr auto kWhere = "optim.clip_grad";
+constexpr auto kClip = "optim.clip_grad";
 
 Norm norm_of(double type) {
-  core::check(type == 1 || type == 2 || type == INFINITY, kWhere, [&] {
+  core::check(type == 1 || type == 2 || type == INFINITY, kClip, [&] {
     return core::Problem{"no such norm", core::str(type), "1, 2 or infinity"};
   });
   return type == 1 ? Norm::one : type == 2 ? Norm::two : Norm::inf;
@@ -35,7 +35,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
     if (!grad.defined() || !seen.insert(grad.unsafeGetTensorImpl()).second) {
       continue;
     }
-    core::check(kind_of(grad.scalar_type()) != Kind::none && (grad.is_cpu() || grad.is_cuda()), kWhere, [&] {
+    core::check(kind_of(grad.scalar_type()) != Kind::none && (grad.is_cpu() || grad.is_cuda()), kClip, [&] {
       return core::Problem{"cannot clip this gradient", core::str(grad.scalar_type(), " on ", grad.device()),
                            "fp64, fp32, fp16 or bf16 on CPU or CUDA"};
     });
@@ -67,7 +67,7 @@ std::vector<GradSpan> spans_of(const std::vector<at::Tensor>& tensors) {
       }
     }
     const auto width = static_cast<std::uint8_t>(c10::elementSize(dtype));
-    for (const auto& run : core::join(std::move(pieces), {width}, kWhere)) {
+    for (const auto& run : core::join(std::move(pieces), {width}, kClip)) {
       spans.push_back({kind_of(dtype), reinterpret_cast<void*>(run.at[0]), run.count});
     }
   }
@@ -159,10 +159,10 @@ ClipResult settled(const std::vector<DeviceGrads>& grads, double max_norm, const
 void check_finite(const ClipResult& result, double norm_type) {
   const auto norm = result.norm.item<float>();
   if (!std::isfinite(norm)) {
-    throw Error(core::message(kWhere, {core::str("the gradients' norm of type ", norm_type, " is not finite"),
-                                       core::str(norm),
-                                       {},
-                                       "skip this step, or look for the loss that overflowed"}));
+    throw Error(core::message(kClip, {core::str("the gradients' norm of type ", norm_type, " is not finite"),
+                                      core::str(norm),
+                                      {},
+                                      "skip this step, or look for the loss that overflowed"}));
   }
 }
 
@@ -179,7 +179,7 @@ void scale(const DeviceGrads& grads, const at::Tensor& factor) {
 ClipResult clip_factor(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   const at::NoGradGuard no_grad;
   norm_of(options.norm_type);
-  core::check(max_norm >= 0, kWhere, [&] { return core::Problem{"max_norm below zero", core::str(max_norm), ">= 0"}; });
+  core::check(max_norm >= 0, kClip, [&] { return core::Problem{"max_norm below zero", core::str(max_norm), ">= 0"}; });
   check_inputs({.grad_scale = options.grad_scale});
   auto reads = gradients_of(parameters);
   std::transform(reads.begin(), reads.end(), reads.begin(), values_to_read);
@@ -215,7 +215,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   const at::NoGradGuard no_grad;
-  core::check(clip_value >= 0, kWhere, [&] {
+  core::check(clip_value >= 0, kClip, [&] {
     return core::Problem{"clip_value below zero", core::str(clip_value), ">= 0"};
   });
   for (auto& gradient : gradients_of(parameters)) {

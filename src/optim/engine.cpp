@@ -11,7 +11,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr auto kWhere = "optim.step";
+constexpr auto kStep = "optim.step";
 
 bool is_low(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
@@ -29,7 +29,7 @@ void check_kinds(const Item& item) {
   const bool strided = parameter.layout() == at::kStrided && gradient.layout() == at::kStrided;
   const bool together = parameter.device() == gradient.device() && (parameter.is_cpu() || parameter.is_cuda());
   const Pass pass{Update::sgd, weight, copy, kind_of(gradient.scalar_type()), {}};
-  core::check(strided && together && with_types<float, float>(pass, [](auto) {}), kWhere, [&] {
+  core::check(strided && together && with_types<float, float>(pass, [](auto) {}), kStep, [&] {
     return core::Problem{"no update for this parameter and gradient",
                          core::str(describe(parameter), " and ", describe(gradient)),
                          "dense fp64, or fp32, fp16 or bf16, both on one CPU or CUDA device"};
@@ -39,7 +39,7 @@ void check_kinds(const Item& item) {
 void check_shapes(const Item& item) {
   const auto wanted = item.parameter->sizes();
   const auto check = [&](const char* what, at::IntArrayRef sizes) {
-    core::check(sizes == wanted, kWhere, [&] {
+    core::check(sizes == wanted, kStep, [&] {
       return core::Problem{core::str(what, " has another shape than its parameter"), core::str(sizes),
                            core::str(wanted)};
     });

@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA passes with torch's device, stream and allocator.
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
+#include <utility>
+
+#include "core/on_cuda.h"
 #include "optim/cuda_kernels.h"
 
 namespace lockstep::optim {
 namespace {
 
-/// Calls `fn(stream)` with the device's current stream, and throws if a launch failed.
-template <class Fn>
-void launch_on(int device, Fn&& fn) {
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-  fn(c10::cuda::getCurrentCUDAStream().stream());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+template <class Launch>
+void launch_on(int device, Launch&& launch) {
+  core::launch_on(static_cast<c10::DeviceIndex>(device), std::forward<Launch>(launch));
 }
 
 at::Tensor scratch_on(int device, std::int64_t doubles) {
   const at::Device here(at::kCUDA, static_cast<c10::DeviceIndex>(device));
   return at::empty({doubles}, at::TensorOptions(here).dtype(at::kDouble));
-}
-
-int multiprocessors(int device) {
-  int count = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
 }
 
 }  // namespace
@@ -47,7 +37,7 @@ void run_on_cuda(int device, const std::vector<Tick>& ticks, const std::vector<P
 
 void power_on_cuda(int device, const std::vector<GradSpan>& spans, Norm norm, double* power, const ClipTarget* target) {
   launch_on(device, [&](cudaStream_t stream) {
-    const int size = multiprocessors(device);
+    const int size = core::multiprocessors(static_cast<c10::DeviceIndex>(device));
     const auto parts = scratch_on(device, power_parts(spans, size));
     launch_power(spans, norm, size, parts.mutable_data_ptr<double>(), power, target, stream);
   });

@@ -9,7 +9,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr auto kWhere = "optim.step";
+constexpr auto kPlan = "optim.step";
 
 // Which lane of a piece holds what.
 constexpr std::size_t kWeight = 0;
@@ -97,7 +97,7 @@ DeviceWork& work_of(c10::Device device, std::vector<DeviceWork>& all) {
 }
 
 void check_input(const at::Tensor& tensor, const char* name) {
-  core::check(!tensor.defined() || (tensor.scalar_type() == at::kFloat && tensor.numel() == 1), kWhere, [&] {
+  core::check(!tensor.defined() || (tensor.scalar_type() == at::kFloat && tensor.numel() == 1), kPlan, [&] {
     return core::Problem{name, core::str(tensor.scalar_type(), " ", tensor.sizes()), "one fp32 element"};
   });
 }
@@ -148,7 +148,7 @@ std::vector<DeviceWork> plan_passes(const std::vector<Item>& items, const std::v
   }
   std::vector<DeviceWork> all;
   for (auto& bin : bins) {
-    for (const auto& run : core::join(std::move(bin.pieces), widths_of(bin.pass), kWhere)) {
+    for (const auto& run : core::join(std::move(bin.pieces), widths_of(bin.pass), kPlan)) {
       bin.pass.spans.push_back(span_of(run, bin.clocks[run.tag]));
     }
     work_of(bin.device, all).passes.push_back(std::move(bin.pass));

@@ -16,10 +16,12 @@ namespace {
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-constexpr auto kWhere = "optim.options";
+constexpr auto kOptions = "optim.options";
 
 void in_range(bool ok, const char* name, double value, const char* expected) {
-  core::check(ok, kWhere, [&] { return core::Problem{core::str(name, " out of range"), core::str(value), expected}; });
+  core::check(ok, kOptions, [&] {
+    return core::Problem{core::str(name, " out of range"), core::str(value), expected};
+  });
 }
 
 void at_least_zero(const char* name, double value) {
@@ -29,7 +31,7 @@ void at_least_zero(const char* name, double value) {
 template <class Options>
 const Options& cast(const OptimizerOptions& options) {
   const auto* mine = dynamic_cast<const Options*>(&options);
-  core::check(mine != nullptr, kWhere, [] {
+  core::check(mine != nullptr, kOptions, [] {
     return core::Problem{.what = "a parameter group has options of another optimizer's class",
                          .advice = "give each group the options class of its optimizer"};
   });
@@ -115,7 +117,7 @@ class SgdSchema final : public Schema {
     at_least_zero("momentum", options.momentum());
     at_least_zero("weight_decay", options.weight_decay());
     const bool plain = options.momentum() == 0;
-    core::check(!options.nesterov() || (!plain && options.dampening() == 0), kWhere, [&] {
+    core::check(!options.nesterov() || (!plain && options.dampening() == 0), kOptions, [&] {
       return core::Problem{"Nesterov needs a momentum and no dampening",
                            core::str("momentum ", options.momentum(), ", dampening ", options.dampening())};
     });
