@@ -22,27 +22,30 @@ BlockImpl::BlockImpl(std::int64_t width, std::int64_t heads)
     : heads_(heads),
       norm1_(register_module("norm1", layer_norm(width))),
       norm2_(nullptr),
-      qkv_(register_module("qkv", nn::Linear(width, 3 * width))),
-      project_(register_module("project", nn::Linear(width, width))),
+      qkv_(register_module("qkv", lockstep::nn::Linear(width, 3 * width))),
+      project_(register_module("project", lockstep::nn::Linear(width, width))),
       expand_(nullptr),
       contract_(nullptr) {
   norm2_ = register_module("norm2", layer_norm(width));
-  expand_ = register_module("expand", nn::Linear(width, 4 * width));
-  contract_ = register_module("contract", nn::Linear(4 * width, width));
+  expand_ = register_module("expand", lockstep::nn::Linear(width, 4 * width));
+  contract_ = register_module("contract", lockstep::nn::Linear(4 * width, width));
 }
 
 at::Tensor BlockImpl::attend(const at::Tensor& x) {
   const auto batch = x.size(0), length = x.size(1), width = x.size(2);
-  const auto parts =
-      qkv_->forward(x).view({batch, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind();
-  const auto out = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+  const auto parts = qkv_->forward(x).split(width, -1);
+  const auto heads = [&](const at::Tensor& part) {
+    return part.view({batch, length, heads_, width / heads_}).transpose(1, 2);
+  };
+  const auto out = at::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]), {}, 0.0,
+                                                    /*is_causal=*/true);
   return project_->forward(out.transpose(1, 2).reshape({batch, length, width}));
 }
 
 std::pair<at::Tensor, at::Tensor> BlockImpl::forward(const at::Tensor& stream, const at::Tensor& addend) {
   const auto first = norm1_->forward(stream, addend);
   const auto second = norm2_->forward(first.sum, attend(first.normed));
-  return {second.sum, contract_->forward(at::gelu(expand_->forward(second.normed), "tanh"))};
+  return {second.sum, contract_->forward(expand_->forward_gelu(second.normed))};
 }
 
 Gpt2Impl::Gpt2Impl(const Gpt2Options& options)

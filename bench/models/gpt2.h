@@ -3,12 +3,12 @@
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <utility>
 
 #include "lockstep/nn/layer_norm.h"
+#include "lockstep/nn/linear.h"
 
 namespace lockstep::bench {
 
@@ -33,7 +33,7 @@ class BlockImpl : public torch::nn::Module {
 
   std::int64_t heads_;
   lockstep::nn::LayerNorm norm1_, norm2_;
-  torch::nn::Linear qkv_, project_, expand_, contract_;
+  lockstep::nn::Linear qkv_, project_, expand_, contract_;
 };
 TORCH_MODULE(Block);
 

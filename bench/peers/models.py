@@ -18,8 +18,8 @@ class Block(nn.Module):
 
     def attend(self, x):
         batch, length, width = x.shape
-        parts = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        query, key, value = parts.unbind(0)
+        parts = self.qkv(x).split(width, -1)
+        query, key, value = (part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in parts)
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.project(out.transpose(1, 2).reshape(batch, length, width))
 

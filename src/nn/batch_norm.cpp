@@ -35,7 +35,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     });
     const auto saved = context->get_saved_variables();
     const bool adds = context->saved_data["adds"].toBool();
-    const auto of_y = gradients[0].contiguous(at::MemoryFormat::ChannelsLast);
+    const auto of_y = packed(gradients[0], at::MemoryFormat::ChannelsLast);
     const BatchNormGradients out{at::empty_like(saved[0]), adds ? at::empty_like(saved[0]) : at::Tensor(),
                                  at::empty_like(saved[2]), at::empty_like(saved[2])};
     batch_norm_gradients_on_cuda({of_y, saved[0], saved[1], saved[2], saved[3]}, out);
@@ -44,7 +44,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
 };
 
 bool channels_last(const at::Tensor& tensor) {
-  return tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && is_aligned(tensor);
 }
 
 bool fp32_on(c10::Device device, const at::Tensor& tensor) {

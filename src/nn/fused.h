@@ -19,6 +19,17 @@ inline MaybeVariable maybe(const at::Tensor& tensor) {
   return tensor.defined() ? MaybeVariable(tensor) : std::nullopt;
 }
 
+/// Whether the kernels can load packs from it.
+inline bool is_aligned(const at::Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % (2 * kPack) == 0;
+}
+
+/// The tensor as the kernels take it: adjacent and aligned.
+inline at::Tensor packed(const at::Tensor& tensor, at::MemoryFormat format = at::MemoryFormat::Contiguous) {
+  const auto adjacent = tensor.contiguous(format);
+  return is_aligned(adjacent) ? adjacent : adjacent.clone(format);
+}
+
 /// `losses` and `log_sums`, fp32 [rows], are written: each row's loss, and the logarithm of the sum of its
 /// exponentials.
 void row_losses_on_cuda(const at::Tensor& logits, const at::Tensor& targets, const LossOptions& options,
@@ -50,6 +61,11 @@ struct NormGradients {
 };
 
 void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradients);
+
+/// `gradient` [rows, width]. `of_bias` [width] is written; and `of_before`, where `before` (what the GELU took) is
+/// defined.
+void bias_gradient_on_cuda(const at::Tensor& gradient, const at::Tensor& before, const at::Tensor& of_before,
+                           const at::Tensor& of_bias);
 
 struct RunningStatistics {
   at::Tensor mean, variance, batches;

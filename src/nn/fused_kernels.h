@@ -66,6 +66,23 @@ void launch_add_norm(const NormRows& rows, const AddNorm& pass, CUstream_st* str
 int norm_blocks(const NormRows& rows, int multiprocessors);
 void launch_norm_backward(const NormRows& rows, const NormBackward& pass, CUstream_st* stream);
 
+/// The gradient of a bias that was added to rows of `width` 16-bit elements, a multiple of 8; and of what lay before a
+/// GELU, where there was one. Tensors are adjacent and aligned to 16 bytes.
+struct BiasGradient {
+  const void* gradient = nullptr;
+  const void* before = nullptr;  // what the GELU took; null: there was none
+  void* of_before = nullptr;
+  void* of_bias = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  Element element = Element::fp16;
+  int blocks = 0;          // see bias_gradient_blocks
+  float* parts = nullptr;  // [blocks, width]; not used where blocks is 1
+};
+
+int bias_gradient_blocks(std::int64_t rows, std::int64_t width, int multiprocessors);
+void launch_bias_gradient(const BiasGradient& pass, CUstream_st* stream);
+
 /// A channels-last tensor of 16-bit elements as a matrix; channels are a multiple of 8.
 struct BatchNormShape {
   std::int64_t rows = 0;  // places in all images together

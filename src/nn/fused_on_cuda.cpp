@@ -103,6 +103,24 @@ void norm_gradients_on_cuda(const NormSaved& saved, const NormGradients& gradien
   launch_on(saved.sum.get_device(), [&](cudaStream_t stream) { launch_norm_backward(rows, pass, stream); });
 }
 
+void bias_gradient_on_cuda(const at::Tensor& gradient, const at::Tensor& before, const at::Tensor& of_before,
+                           const at::Tensor& of_bias) {
+  const auto rows = gradient.size(0), width = gradient.size(1);
+  const int blocks = bias_gradient_blocks(rows, width, multiprocessors(gradient.get_device()));
+  const auto parts = at::empty({blocks > 1 ? blocks : 0, width}, gradient.options().dtype(at::kFloat));
+  const bool gelu = before.defined();
+  const BiasGradient pass{.gradient = gradient.const_data_ptr(),
+                          .before = data_or_null(before),
+                          .of_before = gelu ? of_before.mutable_data_ptr() : nullptr,
+                          .of_bias = of_bias.mutable_data_ptr(),
+                          .rows = rows,
+                          .width = width,
+                          .element = element_of(gradient.scalar_type()),
+                          .blocks = blocks,
+                          .parts = parts.mutable_data_ptr<float>()};
+  launch_on(gradient.get_device(), [&](cudaStream_t stream) { launch_bias_gradient(pass, stream); });
+}
+
 void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& running, double eps,
                         const BatchNormOutputs& outputs) {
   const auto shape = batch_norm_shape(inputs.x);

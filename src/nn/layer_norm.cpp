@@ -45,23 +45,23 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     }
     const NormGradients out{at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[1])};
     norm_gradients_on_cuda(
-        {gradients[0].contiguous(), of_sum.defined() ? of_sum.contiguous() : of_sum, saved[0], saved[1], saved[2]},
-        out);
+        {packed(gradients[0]), of_sum.defined() ? packed(of_sum) : of_sum, saved[0], saved[1], saved[2]}, out);
     return {out.x, adds ? out.x : Variable(), out.weight, out.bias, {}};
   }
 };
 
 bool like(const at::Tensor& tensor, const at::Tensor& x) {
-  return tensor.scalar_type() == x.scalar_type() && tensor.device() == x.device() && tensor.is_contiguous();
+  return tensor.scalar_type() == x.scalar_type() && tensor.device() == x.device() && tensor.is_contiguous() &&
+         is_aligned(tensor);
 }
 
 bool fits(const at::Tensor& x, const at::Tensor& residual, const torch::nn::LayerNormImpl& norm) {
   const auto dtype = x.scalar_type();
   const auto& shape = norm.options.normalized_shape();
   return x.is_cuda() && (dtype == at::kHalf || dtype == at::kBFloat16) && x.is_contiguous() && x.numel() > 0 &&
-         shape.size() == 1 && x.dim() > 0 && x.size(-1) == shape[0] && shape[0] % kPack == 0 && shape[0] <= kWidest &&
-         norm.weight.defined() && norm.bias.defined() && like(norm.weight, x) && like(norm.bias, x) &&
-         (!residual.defined() || (like(residual, x) && residual.sizes() == x.sizes()));
+         is_aligned(x) && shape.size() == 1 && x.dim() > 0 && x.size(-1) == shape[0] && shape[0] % kPack == 0 &&
+         shape[0] <= kWidest && norm.weight.defined() && norm.bias.defined() && like(norm.weight, x) &&
+         like(norm.bias, x) && (!residual.defined() || (like(residual, x) && residual.sizes() == x.sizes()));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "nn/cuda_packs.cuh"
+#include "nn/column_parts.cuh"
 #include "nn/fused_kernels.h"
 
 namespace lockstep::nn {
@@ -14,7 +14,6 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kPack = 8;                     // 16-bit elements a load
 constexpr int kLanePacks = kWarp * kPack;    // elements that a warp loads at once
 constexpr int kBlocksPerMultiprocessor = 2;  // in backward: each leaves a row of partial sums behind
-constexpr int kSumRows = 16;                 // threads that share a column of these
 
 /// A row's packs that belong to this lane: the first is at `lane`, the next a warp further.
 template <class T, int kPacks>
@@ -202,19 +201,10 @@ __global__ void __launch_bounds__(kThreads) norm_backward(NormRows rows, NormBac
 /// Sums the blocks' rows: a column a thread of the first dimension, weights where blockIdx.y is 0, else biases.
 template <class T>
 __global__ void join_parts(NormRows rows, NormBackward pass) {
-  __shared__ float shared[kSumRows][kWarp];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   const float* parts = pass.parts + static_cast<std::int64_t>(blockIdx.y) * pass.blocks * rows.width;
-  float sum = 0;
-  for (int block = threadIdx.y; block < pass.blocks && column < rows.width; block += kSumRows) {
-    sum += parts[block * rows.width + column];
-  }
-  shared[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
+  const float sum = joined_column(parts, pass.blocks, rows.width, column);
   if (threadIdx.y == 0 && column < rows.width) {
-    for (int i = 1; i < kSumRows; ++i) {
-      sum += shared[i][threadIdx.x];
-    }
     store(static_cast<T*>(blockIdx.y == 0 ? pass.of_weight : pass.of_bias) + column, sum);
   }
 }

@@ -31,6 +31,10 @@ void norm_gradients_on_cuda(const NormSaved&, const NormGradients&) {
   refuse_fused();
 }
 
+void bias_gradient_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  refuse_fused();
+}
+
 void batch_norm_on_cuda(const NormInputs&, const RunningStatistics&, double, const BatchNormOutputs&) {
   refuse_fused();
 }
