@@ -9,6 +9,10 @@ endif()
 # Line tables name the line in a stack trace; full type information made each compilation half as long again and
 # objects ten times as large. -fpch-preprocess lets ccache see through the precompiled header.
 set(LOCKSTEP_CXX_FLAGS -fPIC ${_warnings} -fpch-preprocess -g1)
+if(LOCKSTEP_UNITY)
+  # g++ takes the unnamed namespace of a source that a unity file includes for a header's.
+  list(APPEND LOCKSTEP_CXX_FLAGS -Wno-subobject-linkage)
+endif()
 # nvcc passes -Xcompiler's list to g++. Its generated code knows nothing of -Wconversion or -Wshadow.
 # The standard is named here, since CMake 3.25 leaves CUDA_STANDARD out of nvcc's command line.
 set(LOCKSTEP_CUDA_FLAGS -std=c++20 -lineinfo --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra)

@@ -12,7 +12,6 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/ddp/forward_collective.h"
 #include "lockstep/ddp/join.h"
 #include "lockstep/error.h"
 #include "lockstep/export.h"

@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "core/check.h"
-#include "lockstep/ddp/forward_collective.h"
+#include "lockstep/ddp/join.h"
 
 namespace lockstep::ddp {
 namespace {

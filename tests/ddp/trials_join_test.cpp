@@ -5,7 +5,7 @@
 
 #include "ddp/uneven.h"
 #include "lockstep/comm/launch.h"
-#include "lockstep/ddp/forward_collective.h"
+#include "lockstep/ddp/join.h"
 #include "support/models.h"
 
 namespace lockstep::uneven {

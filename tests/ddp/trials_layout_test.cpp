@@ -50,7 +50,7 @@ TEST(Trials, C2_every_way_of_clearing_gradients_equals_one_process) {
           for (int step = 0; step < 8; ++step) {
             reference.zero_grad();
             alone->forward(input(step)).square().mean().backward();
-            const auto& bias = alone->parameters()[5].grad();
+            const at::Tensor bias = alone->parameters()[5].grad();
             EXPECT_TRUE(at::allclose(kept[static_cast<std::size_t>(step)], bias, 1e-5, 1e-6)) << step;
             reference.step();
           }

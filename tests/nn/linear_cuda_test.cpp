@@ -91,7 +91,8 @@ TEST(LinearCuda, TakesAnyShapeAndGradient) {
     linear->zero_grad();
     x.mutable_grad() = at::Tensor();
     linear->forward(x).backward(gradient);
-    EXPECT_TRUE(at::allclose(linear->bias.grad(), gradient.sum({0, 1}, false, at::kFloat).to(at::kHalf), 1e-3, 1e-2));
+    EXPECT_TRUE(at::allclose(linear->bias.grad(), gradient.sum(at::IntArrayRef{0, 1}, false, at::kFloat).to(at::kHalf),
+                             1e-3, 1e-2));
     EXPECT_TRUE(at::allclose(x.grad(), at::matmul(gradient, linear->weight), 1e-2, 1e-2));
   }
 }

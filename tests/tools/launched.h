@@ -28,6 +28,10 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
+inline bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 /// The process's state as the kernel has it: 'R', 'S', 'T' (stopped), 'Z' (ended, not collected); 0 where it is gone.
 char state_of(pid_t pid);
 

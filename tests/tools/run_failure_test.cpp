@@ -11,10 +11,6 @@
 namespace lockstep::test {
 namespace {
 
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(RunFailure, TheExitCodeIsTheFailingRanks) {
   for (int n = 1; n <= 4; ++n) {
     const auto last = std::to_string(n - 1);

@@ -10,10 +10,6 @@
 namespace lockstep::test {
 namespace {
 
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Both ranks remember `signal` and say when it comes.
 std::vector<std::string> listening_to(int signal) {
   return actors({"-n", "2"}, {"remember=" + std::to_string(signal), "out=ready", "await=30", "exit=0"});

@@ -163,7 +163,7 @@ namespace ddp {
 LOCKSTEP_API ModelTensors tensors_of(const torch::nn::Module& module);
 LOCKSTEP_API ModelTensors tensors_of(const torch::nn::AnyModule& module);
 LOCKSTEP_API ModelTensors tensors_of(const torch::jit::Module& module);
-/// Names of the submodules that communicate in forward (forward_collective.h).
+/// Names of the submodules that communicate in forward (join.h).
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::Module& module);
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::nn::AnyModule& module);
 LOCKSTEP_API std::vector<std::string> forward_collectives(const torch::jit::Module& module);

@@ -33,6 +33,16 @@ class LOCKSTEP_API EndOfInputs : public Error {
   using Error::Error;
 };
 
+/// A module that communicates in `forward` (statistics of a batch that is spread over ranks) derives from this as well
+/// as from torch::nn::Module. A rank without inputs runs no forward and cannot take part in such calls, so `join`
+/// refuses models that hold one, unless told to end on all ranks when the first rank's inputs end.
+class LOCKSTEP_API ForwardCollective {
+ public:
+  virtual ~ForwardCollective() = default;
+  /// False where this very module does not communicate (a world of one).
+  virtual bool communicates_in_forward() const { return true; }
+};
+
 /// Trains on inputs whose number differs between ranks. `body` is the loop over this rank's inputs; it may make any
 /// number of backward passes, none included, under no_sync or not. A rank whose `body` has returned takes part in the
 /// others' reduced passes (buckets, hooks, unused parameters, buffers) with zeros until all ranks have ended:

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "lockstep/comm/world.h"
-#include "lockstep/ddp/forward_collective.h"
+#include "lockstep/ddp/join.h"
 #include "lockstep/export.h"
 
 namespace lockstep::nn {
