@@ -17,9 +17,10 @@ using torch::optim::SGDOptions;
 constexpr int kLevelSteps = 10;
 constexpr int kBadStep = 4;
 
-/// Linear, BatchNorm, Linear: at O2 its BatchNorm's parameters stay fp32. One weight gets no gradient.
+/// Linear, BatchNorm, Linear: at O2 its BatchNorm's parameters stay fp32. One weight gets no gradient. A bias before
+/// the BatchNorm would have rounding errors for a gradient, and Adam would take steps of full length along them.
 struct Net : torch::nn::Module {
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 9));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(6, 9).bias(false)));
   torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(9));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(9, 3));
   at::Tensor unused = register_parameter("unused", at::ones({5}));
