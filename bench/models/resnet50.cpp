@@ -46,6 +46,7 @@ at::Tensor BottleneckImpl::forward(const at::Tensor& x) {
 ResNet50Impl::ResNet50Impl(std::int64_t classes)
     : conv1_(register_module("conv1", conv(3, 64, 7, 2))),
       bn1_(register_module("bn1", lockstep::nn::BatchNorm2d(64))),
+      pool_(register_module("maxpool", lockstep::nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2).padding(1)))),
       layer1_(register_module("layer1", stage(64, 64, 3, 1))),
       layer2_(register_module("layer2", stage(256, 128, 4, 2))),
       layer3_(register_module("layer3", stage(512, 256, 6, 2))),
@@ -53,7 +54,7 @@ ResNet50Impl::ResNet50Impl(std::int64_t classes)
       fc_(register_module("fc", nn::Linear(2048, classes))) {}
 
 at::Tensor ResNet50Impl::forward(const at::Tensor& images, const at::Tensor& labels) {
-  auto x = at::max_pool2d(bn1_->forward_relu(conv1_->forward(images)), {3, 3}, {2, 2}, {1, 1});
+  auto x = pool_->forward(bn1_->forward_relu(conv1_->forward(images)));
   x = layer4_->forward(layer3_->forward(layer2_->forward(layer1_->forward(x))));
   const auto logits = fc_->forward(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
   return lockstep::nn::cross_entropy(logits, labels);

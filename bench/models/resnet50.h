@@ -7,6 +7,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/pooling.h"
 
 namespace lockstep::bench {
 
@@ -37,6 +38,7 @@ class ResNet50Impl : public torch::nn::Module {
  private:
   torch::nn::Conv2d conv1_;
   lockstep::nn::BatchNorm2d bn1_;
+  lockstep::nn::MaxPool2d pool_;
   torch::nn::Sequential layer1_, layer2_, layer3_, layer4_;
   torch::nn::Linear fc_;
 };

@@ -19,7 +19,7 @@
 #include "lockstep/nn/cross_entropy.h"
 #include "lockstep/nn/layer_norm.h"
 #include "lockstep/nn/linear.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/pooling.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused.h"

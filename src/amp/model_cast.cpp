@@ -11,7 +11,7 @@
 
 #include "amp/low_precision.h"
 #include "core/check.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/batch_norm.h"
 
 namespace lockstep::amp {
 namespace {

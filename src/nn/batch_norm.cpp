@@ -21,9 +21,10 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
                             const Variable& weight, const Variable& bias, const RunningStatistics& running,
                             double eps) {
     const auto statistics = at::empty({2, x.size(1)}, weight.options());
+    const auto passed = at::empty({x.numel() / kPack}, x.options().dtype(at::kByte));
     const auto y = at::empty_like(x);
-    batch_norm_on_cuda({x, residual.value_or(Variable()), weight, bias}, running, eps, {y, statistics});
-    context->save_for_backward({x, y, weight, statistics});
+    batch_norm_on_cuda({x, residual.value_or(Variable()), weight, bias}, running, eps, {y, passed, statistics});
+    context->save_for_backward({x, passed, weight, statistics});
     context->saved_data["adds"] = residual.has_value();
     return y;
   }

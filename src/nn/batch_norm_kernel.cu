@@ -1,94 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation of channels-last tensors: a matrix with a row for each place and a column for each channel. A
-// thread keeps to a pack of eight channels and walks down the rows, a block to one chunk of channels.
+// Batch normalisation of channels-last tensors, with the ReLU after it and the residual's addition before that.
 #include <algorithm>
 
-#include "nn/cuda_packs.cuh"
+#include "nn/channels_last.cuh"
 #include "nn/fused_kernels.h"
 
 namespace lockstep::nn {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPack = 8;
-constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kSumRows = 16;  // threads that share a channel's partial sums
-
-/// Which channels and which rows are this thread's.
-struct Place {
-  int packs;           // of this block
-  int pack;            // this thread's, in the whole row
-  int lanes;           // rows that the block works on at once
-  std::int64_t row;    // the first
-  std::int64_t steps;  // rows to the next
-  bool idle;
-
-  __device__ explicit Place(const BatchNormShape& shape) {
-    const int all = static_cast<int>(shape.channels / kPack);
-    const int begin = static_cast<int>(blockIdx.y) * kThreads;
-    packs = min(all - begin, kThreads);
-    lanes = kThreads / packs;
-    const int lane = static_cast<int>(threadIdx.x) / packs;
-    pack = begin + static_cast<int>(threadIdx.x) % packs;
-    row = static_cast<std::int64_t>(blockIdx.x) * lanes + lane;
-    steps = static_cast<std::int64_t>(gridDim.x) * lanes;
-    idle = lane >= lanes;
-  }
-};
-
-template <class T>
-__device__ Pack<T> load(const void* tensor, const BatchNormShape& shape, std::int64_t row, int pack) {
-  return static_cast<const Pack<T>*>(tensor)[row * (shape.channels / kPack) + pack];
-}
-template <class T>
-__device__ void save(void* tensor, const BatchNormShape& shape, std::int64_t row, int pack, const Pack<T>& values) {
-  static_cast<Pack<T>*>(tensor)[row * (shape.channels / kPack) + pack] = values;
-}
-
-struct Channels {
-  float at[kPack] = {};
-
-  Channels() = default;
-  __device__ Channels(const float* values, int pack) {
-    for (int k = 0; k < kPack; ++k) {
-      at[k] = values[pack * kPack + k];
-    }
-  }
-};
-
-/// Adds the block's lanes in order and leaves the sums in the block's row of `parts`. All threads call it.
-__device__ void save_sums(const BatchNormShape& shape, const Place& place, const Channels& sums, float* parts) {
-  __shared__ float shared[kThreads][kPack];
-  __syncthreads();
-  for (int k = 0; k < kPack; ++k) {
-    shared[threadIdx.x][k] = sums.at[k];
-  }
-  __syncthreads();
-  if (static_cast<int>(threadIdx.x) < place.packs) {
-    for (int k = 0; k < kPack; ++k) {
-      float sum = 0;
-      for (int lane = 0; lane < place.lanes; ++lane) {
-        sum += shared[lane * place.packs + threadIdx.x][k];
-      }
-      parts[blockIdx.x * shape.channels + place.pack * kPack + k] = sum;
-    }
-  }
-}
+constexpr int kBlocksPerMultiprocessor = 3;  // as many as its registers hold
+constexpr int kRowsOfSums = 4;               // that a thread adds, where there are enough: fewer partial sums to settle
+constexpr int kSumRows = 32;                 // threads that share a channel's partial sums
 
 /// Sums of the values and their squares, counted from the first row's, so that a large mean cancels nothing.
 template <class T>
-__global__ void __launch_bounds__(kThreads) moments(BatchNormShape shape, const void* x, float* parts) {
+__global__ void __launch_bounds__(kThreads, 3) moments(BatchNormShape shape, const void* x, float* parts) {
   const Place place(shape);
   Channels plain, squares;
   const Pack<T> origin = load<T>(x, shape, 0, place.pack);
-  for (std::int64_t row = place.row; row < shape.rows && !place.idle; row += place.steps) {
-    const Pack<T> values = load<T>(x, shape, row, place.pack);
-    for (int k = 0; k < kPack; ++k) {
-      const float apart = wide(values.at[k]) - wide(origin.at[k]);
-      plain.at[k] += apart;
-      squares.at[k] += apart * apart;
-    }
-  }
+  constexpr int kAtOnce = 4;
+  Pack<T> values[kAtOnce];
+  walk<kAtOnce>(
+      shape, place, [&](int i, std::int64_t row) { values[i] = load<T>(x, shape, row, place.pack); },
+      [&](int i, std::int64_t) {
+        for (int k = 0; k < kPack; ++k) {
+          const float apart = wide(values[i].at[k]) - wide(origin.at[k]);
+          plain.at[k] += apart;
+          squares.at[k] += apart * apart;
+        }
+      });
   save_sums(shape, place, plain, parts);
   save_sums(shape, place, squares, parts + gridDim.x * shape.channels);
 }
@@ -99,6 +39,7 @@ struct ChannelSums {
 
   __device__ ChannelSums(const BatchNormShape& shape, const float* parts, std::int64_t channel) {
     __shared__ double shared[2][kSumRows][kWarp];
+#pragma unroll 4
     for (int block = threadIdx.y; block < shape.blocks && channel < shape.channels; block += kSumRows) {
       first += parts[block * shape.channels + channel];
       second += parts[(shape.blocks + block) * shape.channels + channel];
@@ -137,54 +78,69 @@ __global__ void settle_moments(BatchNormShape shape, BatchNormForward pass, cons
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) normalise(BatchNormShape shape, BatchNormForward pass) {
-  const Place place(shape);
-  const Channels mean(pass.means, place.pack), inverse(pass.inverse_deviations, place.pack);
-  const Channels weight(pass.weight, place.pack), bias(pass.bias, place.pack);
-  for (std::int64_t row = place.row; row < shape.rows && !place.idle; row += place.steps) {
-    const Pack<T> values = load<T>(pass.x, shape, row, place.pack);
-    Pack<T> residual{}, out;
-    if (pass.residual != nullptr) {
-      residual = load<T>(pass.residual, shape, row, place.pack);
-    }
-    for (int k = 0; k < kPack; ++k) {
-      float y = (wide(values.at[k]) - mean.at[k]) * inverse.at[k] * weight.at[k] + bias.at[k];
-      y += pass.residual != nullptr ? wide(residual.at[k]) : 0.0f;
-      store(&out.at[k], y < 0 ? 0.0f : y);  // NaN stays NaN
-    }
-    save(pass.y, shape, row, place.pack, out);
-  }
+/// What went through the ReLU: a bit for each element of a pack.
+__device__ std::uint8_t& passed(std::uint8_t* bits, const BatchNormShape& shape, std::int64_t row, int pack) {
+  return bits[row * (shape.channels / kPack) + pack];
 }
 
-/// The gradient that came through the ReLU.
 template <class T>
-__device__ float through(const Pack<T>& gradient, const Pack<T>& y, int k) {
-  return wide(y.at[k]) > 0 ? wide(gradient.at[k]) : 0.0f;
+__global__ void __launch_bounds__(kThreads, 3) normalise(BatchNormShape shape, BatchNormForward pass) {
+  const Place place(shape);
+  const Channels mean(pass.means, place.pack), bias(pass.bias, place.pack);
+  const Channels scale = Channels(pass.inverse_deviations, place.pack) * Channels(pass.weight, place.pack);
+  constexpr int kAtOnce = 2;
+  Pack<T> values[kAtOnce], residual[kAtOnce] = {};
+  const auto ask = [&](int i, std::int64_t row) {
+    values[i] = load<T>(pass.x, shape, row, place.pack);
+    if (pass.residual != nullptr) {
+      residual[i] = load<T>(pass.residual, shape, row, place.pack);
+    }
+  };
+  const auto use = [&](int i, std::int64_t row) {
+    Pack<T> out;
+    unsigned bits = 0;
+    for (int k = 0; k < kPack; ++k) {
+      float y = (wide(values[i].at[k]) - mean.at[k]) * scale.at[k] + bias.at[k];
+      y += pass.residual != nullptr ? wide(residual[i].at[k]) : 0.0f;
+      store(&out.at[k], y < 0 ? 0.0f : y);  // NaN stays NaN
+      bits |= wide(out.at[k]) <= 0 ? 0u : 1u << k;
+    }
+    save(pass.y, shape, row, place.pack, out);
+    passed(pass.passed, shape, row, place.pack) = static_cast<std::uint8_t>(bits);
+  };
+  walk<kAtOnce>(shape, place, ask, use);
 }
 
 /// Sums of the gradient, and of the gradient times the normed value. The residual's gradient is written on the way.
 template <class T>
-__global__ void __launch_bounds__(kThreads) gradient_sums(BatchNormShape shape, BatchNormBackward pass, float* parts) {
+__global__ void __launch_bounds__(kThreads, 3)
+    gradient_sums(BatchNormShape shape, BatchNormBackward pass, float* parts) {
   const Place place(shape);
-  const Channels mean(pass.means, place.pack), inverse(pass.inverse_deviations, place.pack);
+  const Channels mean(pass.means, place.pack);
   Channels plain, along;
-  for (std::int64_t row = place.row; row < shape.rows && !place.idle; row += place.steps) {
-    const Pack<T> gradient = load<T>(pass.of_y, shape, row, place.pack);
-    const Pack<T> y = load<T>(pass.y, shape, row, place.pack), values = load<T>(pass.x, shape, row, place.pack);
+  constexpr int kAtOnce = 2;
+  Pack<T> gradient[kAtOnce], values[kAtOnce];
+  std::uint8_t bits[kAtOnce];
+  const auto ask = [&](int i, std::int64_t row) {
+    gradient[i] = load<T>(pass.of_y, shape, row, place.pack);
+    values[i] = load<T>(pass.x, shape, row, place.pack);
+    bits[i] = passed(pass.passed, shape, row, place.pack);
+  };
+  const auto use = [&](int i, std::int64_t row) {
     Pack<T> out;
     for (int k = 0; k < kPack; ++k) {
-      const float given = through(gradient, y, k);
+      const float given = bits[i] >> k & 1 ? wide(gradient[i].at[k]) : 0.0f;
       plain.at[k] += given;
-      along.at[k] += given * (wide(values.at[k]) - mean.at[k]) * inverse.at[k];
+      along.at[k] += given * (wide(values[i].at[k]) - mean.at[k]);
       store(&out.at[k], given);
     }
     if (pass.of_residual != nullptr) {
       save(pass.of_residual, shape, row, place.pack, out);
     }
-  }
+  };
+  walk<kAtOnce>(shape, place, ask, use);
   save_sums(shape, place, plain, parts);
-  save_sums(shape, place, along, parts + gridDim.x * shape.channels);
+  save_sums(shape, place, along * Channels(pass.inverse_deviations, place.pack), parts + gridDim.x * shape.channels);
 }
 
 __global__ void settle_gradients(BatchNormShape shape, BatchNormBackward pass, const float* parts) {
@@ -196,29 +152,49 @@ __global__ void settle_gradients(BatchNormShape shape, BatchNormBackward pass, c
   }
 }
 
+/// The residual's gradient, where there is one, is what came through the ReLU, and saves a look at the bits.
 template <class T>
-__global__ void __launch_bounds__(kThreads) input_gradient(BatchNormShape shape, BatchNormBackward pass) {
+__global__ void __launch_bounds__(kThreads, 3) input_gradient(BatchNormShape shape, BatchNormBackward pass) {
   const Place place(shape);
   const Channels mean(pass.means, place.pack), inverse(pass.inverse_deviations, place.pack);
-  const Channels weight(pass.weight, place.pack);
-  const Channels plain(pass.of_bias, place.pack), along(pass.of_weight, place.pack);
+  const Channels scale = inverse * Channels(pass.weight, place.pack);
   const float share = 1.0f / static_cast<float>(shape.rows);
-  for (std::int64_t row = place.row; row < shape.rows && !place.idle; row += place.steps) {
-    const Pack<T> gradient = load<T>(pass.of_y, shape, row, place.pack);
-    const Pack<T> y = load<T>(pass.y, shape, row, place.pack), values = load<T>(pass.x, shape, row, place.pack);
+  const Channels plain = share * Channels(pass.of_bias, place.pack);
+  const Channels along = share * (inverse * Channels(pass.of_weight, place.pack));
+  constexpr int kAtOnce = 2;
+  Pack<T> gradient[kAtOnce], values[kAtOnce];
+  std::uint8_t bits[kAtOnce];
+  const auto ask = [&](int i, std::int64_t row) {
+    gradient[i] = load<T>(pass.of_residual != nullptr ? pass.of_residual : pass.of_y, shape, row, place.pack);
+    values[i] = load<T>(pass.x, shape, row, place.pack);
+    bits[i] = pass.of_residual != nullptr ? std::uint8_t{0xff} : passed(pass.passed, shape, row, place.pack);
+  };
+  const auto use = [&](int i, std::int64_t row) {
     Pack<T> out;
     for (int k = 0; k < kPack; ++k) {
-      const float normed = (wide(values.at[k]) - mean.at[k]) * inverse.at[k];
-      const float centred = through(gradient, y, k) - share * (plain.at[k] + normed * along.at[k]);
-      store(&out.at[k], centred * weight.at[k] * inverse.at[k]);
+      const float given = bits[i] >> k & 1 ? wide(gradient[i].at[k]) : 0.0f;
+      const float centred = given - plain.at[k] - (wide(values[i].at[k]) - mean.at[k]) * along.at[k];
+      store(&out.at[k], centred * scale.at[k]);
     }
     save(pass.of_x, shape, row, place.pack, out);
-  }
+  };
+  walk<kAtOnce>(shape, place, ask, use);
 }
 
-dim3 row_grid(const BatchNormShape& shape) {
+std::int64_t lanes_of(const BatchNormShape& shape) {
+  return kThreads / std::min<std::int64_t>(shape.channels / kPack, kThreads);
+}
+
+/// `blocks` for each chunk of channels.
+dim3 row_grid(const BatchNormShape& shape, std::int64_t blocks) {
   const auto packs = shape.channels / kPack;
-  return dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>((packs + kThreads - 1) / kThreads));
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>((packs + kThreads - 1) / kThreads));
+}
+
+/// For kernels that leave no sums behind: up to twice as many blocks, and no rows that wait for others.
+dim3 wide_grid(const BatchNormShape& shape) {
+  const auto enough = (shape.rows + lanes_of(shape) - 1) / lanes_of(shape);
+  return row_grid(shape, std::min<std::int64_t>(enough, 2 * shape.most_blocks));
 }
 
 dim3 channel_grid(const BatchNormShape& shape) {
@@ -237,27 +213,28 @@ void with_type(const BatchNormShape& shape, Fn&& fn) {
 
 }  // namespace
 
-int batch_norm_blocks(const BatchNormShape& shape, int multiprocessors) {
-  const auto packs = std::min<std::int64_t>(shape.channels / kPack, kThreads);
-  const auto lanes = kThreads / packs;
-  return static_cast<int>(
-      std::min<std::int64_t>((shape.rows + lanes - 1) / lanes, multiprocessors * kBlocksPerMultiprocessor));
+void choose_batch_norm_blocks(BatchNormShape& shape, int multiprocessors) {
+  const auto rows = kRowsOfSums * lanes_of(shape);
+  shape.most_blocks = multiprocessors * kBlocksPerMultiprocessor;
+  shape.blocks = static_cast<int>(std::min<std::int64_t>((shape.rows + rows - 1) / rows, shape.most_blocks));
 }
 
 void launch_batch_norm(const BatchNormShape& shape, const BatchNormForward& pass, float* parts, CUstream_st* stream) {
+  const auto grid = row_grid(shape, shape.blocks);
   with_type(shape, [&]<class T>(T) {
-    moments<T><<<row_grid(shape), kThreads, 0, stream>>>(shape, pass.x, parts);
+    moments<T><<<grid, kThreads, 0, stream>>>(shape, pass.x, parts);
     settle_moments<T><<<channel_grid(shape), dim3(kWarp, kSumRows), 0, stream>>>(shape, pass, parts);
-    normalise<T><<<row_grid(shape), kThreads, 0, stream>>>(shape, pass);
+    normalise<T><<<wide_grid(shape), kThreads, 0, stream>>>(shape, pass);
   });
 }
 
 void launch_batch_norm_backward(const BatchNormShape& shape, const BatchNormBackward& pass, float* parts,
                                 CUstream_st* stream) {
+  const auto grid = row_grid(shape, shape.blocks);
   with_type(shape, [&]<class T>(T) {
-    gradient_sums<T><<<row_grid(shape), kThreads, 0, stream>>>(shape, pass, parts);
+    gradient_sums<T><<<grid, kThreads, 0, stream>>>(shape, pass, parts);
     settle_gradients<<<channel_grid(shape), dim3(kWarp, kSumRows), 0, stream>>>(shape, pass, parts);
-    input_gradient<T><<<row_grid(shape), kThreads, 0, stream>>>(shape, pass);
+    input_gradient<T><<<wide_grid(shape), kThreads, 0, stream>>>(shape, pass);
   });
 }
 

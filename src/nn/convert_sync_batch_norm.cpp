@@ -12,7 +12,7 @@
 #include <typeinfo>
 
 #include "core/check.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/batch_norm.h"
 
 namespace lockstep::nn {
 namespace {

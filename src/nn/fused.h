@@ -72,9 +72,10 @@ struct RunningStatistics {
   double momentum;
 };
 
-/// `statistics`: fp32 [2, channels], means and inverse standard deviations.
+/// `passed`: uint8 [rows, channels / 8], a bit for each element that the ReLU let through. `statistics`: fp32
+/// [2, channels], means and inverse standard deviations.
 struct BatchNormOutputs {
-  at::Tensor y, statistics;
+  at::Tensor y, passed, statistics;
 };
 
 /// y = relu(batch_norm(x) + residual); the running statistics are moved on.
@@ -82,7 +83,7 @@ void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& runni
                         const BatchNormOutputs& outputs);
 
 struct BatchNormSaved {
-  at::Tensor of_y, x, y, weight, statistics;
+  at::Tensor of_y, x, passed, weight, statistics;
 };
 
 /// `residual` may be undefined.
@@ -91,5 +92,10 @@ struct BatchNormGradients {
 };
 
 void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGradients& gradients);
+
+/// `y` and `winners` (uint8 of y's elements: which place of its window each came from) are written.
+void max_pool_on_cuda(const at::Tensor& x, const MaxPoolShape& shape, const at::Tensor& y, const at::Tensor& winners);
+void max_pool_gradient_on_cuda(const at::Tensor& of_y, const MaxPoolShape& shape, const at::Tensor& winners,
+                               const at::Tensor& of_x);
 
 }  // namespace lockstep::nn

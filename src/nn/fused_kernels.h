@@ -88,7 +88,8 @@ struct BatchNormShape {
   std::int64_t rows = 0;  // places in all images together
   std::int64_t channels = 0;
   Element element = Element::fp16;
-  int blocks = 0;  // see batch_norm_blocks
+  int blocks = 0;  // that leave partial sums
+  int most_blocks = 0;
 };
 
 struct BatchNormForward {
@@ -99,6 +100,7 @@ struct BatchNormForward {
   double eps = 0;
   double momentum = 0;
   void* y = nullptr;
+  std::uint8_t* passed = nullptr;  // [rows, channels / 8], a bit for each element that the ReLU let through
   float* means = nullptr;
   float* inverse_deviations = nullptr;
   float* running_means = nullptr;
@@ -109,7 +111,7 @@ struct BatchNormForward {
 struct BatchNormBackward {
   const void* of_y = nullptr;
   const void* x = nullptr;
-  const void* y = nullptr;
+  std::uint8_t* passed = nullptr;
   const float* weight = nullptr;
   const float* means = nullptr;
   const float* inverse_deviations = nullptr;
@@ -119,10 +121,38 @@ struct BatchNormBackward {
   float* of_bias = nullptr;
 };
 
-/// How many blocks work on the rows; `parts` below holds 2 * blocks * channels.
-int batch_norm_blocks(const BatchNormShape& shape, int multiprocessors);
+/// Sets both numbers of blocks. `parts` below holds 2 * blocks * channels.
+void choose_batch_norm_blocks(BatchNormShape& shape, int multiprocessors);
 void launch_batch_norm(const BatchNormShape& shape, const BatchNormForward& pass, float* parts, CUstream_st* stream);
 void launch_batch_norm_backward(const BatchNormShape& shape, const BatchNormBackward& pass, float* parts,
                                 CUstream_st* stream);
+
+struct PoolSizes {
+  int height = 0;
+  int width = 0;
+};
+
+/// Channels-last tensors of 16-bit elements; channels are a multiple of 8, and packs of them fewer than 2^32.
+struct MaxPoolShape {
+  std::int64_t images = 0;
+  std::int64_t channels = 0;
+  PoolSizes input = {}, output = {};
+  PoolSizes window = {}, stride = {}, padding = {};
+  Element element = Element::fp16;
+
+  constexpr std::uint32_t packs() const { return static_cast<std::uint32_t>(channels / 8); }
+  constexpr std::uint32_t input_packs() const { return packs_of(input); }
+  constexpr std::uint32_t output_packs() const { return packs_of(output); }
+
+ private:
+  constexpr std::uint32_t packs_of(const PoolSizes& sizes) const {
+    return static_cast<std::uint32_t>(images * sizes.height * sizes.width * (channels / 8));
+  }
+};
+
+/// `winners`: uint8, one for each output: which place of its window it came from.
+void launch_max_pool(const MaxPoolShape& shape, const void* x, void* y, void* winners, CUstream_st* stream);
+void launch_max_pool_gradient(const MaxPoolShape& shape, const void* of_y, const void* winners, void* of_x,
+                              CUstream_st* stream);
 
 }  // namespace lockstep::nn

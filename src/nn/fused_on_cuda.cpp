@@ -44,7 +44,7 @@ const void* data_or_null(const at::Tensor& tensor) {
 
 BatchNormShape batch_norm_shape(const at::Tensor& x) {
   BatchNormShape shape{.rows = x.numel() / x.size(1), .channels = x.size(1), .element = element_of(x.scalar_type())};
-  shape.blocks = batch_norm_blocks(shape, multiprocessors(x.get_device()));
+  choose_batch_norm_blocks(shape, multiprocessors(x.get_device()));
   return shape;
 }
 
@@ -133,6 +133,7 @@ void batch_norm_on_cuda(const NormInputs& inputs, const RunningStatistics& runni
                               .eps = eps,
                               .momentum = running.momentum,
                               .y = outputs.y.mutable_data_ptr(),
+                              .passed = outputs.passed.mutable_data_ptr<std::uint8_t>(),
                               .means = means,
                               .inverse_deviations = means + shape.channels,
                               .running_means = running.mean.mutable_data_ptr<float>(),
@@ -149,7 +150,7 @@ void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGr
   const BatchNormBackward pass{
       .of_y = saved.of_y.const_data_ptr(),
       .x = saved.x.const_data_ptr(),
-      .y = saved.y.const_data_ptr(),
+      .passed = saved.passed.mutable_data_ptr<std::uint8_t>(),
       .weight = saved.weight.const_data_ptr<float>(),
       .means = means,
       .inverse_deviations = means + shape.channels,
@@ -159,6 +160,23 @@ void batch_norm_gradients_on_cuda(const BatchNormSaved& saved, const BatchNormGr
       .of_bias = gradients.bias.mutable_data_ptr<float>()};
   launch_on(saved.x.get_device(), [&](cudaStream_t stream) {
     launch_batch_norm_backward(shape, pass, parts.mutable_data_ptr<float>(), stream);
+  });
+}
+
+void max_pool_on_cuda(const at::Tensor& x, const MaxPoolShape& shape, const at::Tensor& y, const at::Tensor& winners) {
+  auto typed = shape;
+  typed.element = element_of(x.scalar_type());
+  launch_on(x.get_device(), [&](cudaStream_t stream) {
+    launch_max_pool(typed, x.const_data_ptr(), y.mutable_data_ptr(), winners.mutable_data_ptr(), stream);
+  });
+}
+
+void max_pool_gradient_on_cuda(const at::Tensor& of_y, const MaxPoolShape& shape, const at::Tensor& winners,
+                               const at::Tensor& of_x) {
+  auto typed = shape;
+  typed.element = element_of(of_y.scalar_type());
+  launch_on(of_y.get_device(), [&](cudaStream_t stream) {
+    launch_max_pool_gradient(typed, of_y.const_data_ptr(), winners.const_data_ptr(), of_x.mutable_data_ptr(), stream);
   });
 }
 

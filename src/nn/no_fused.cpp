@@ -7,7 +7,7 @@ namespace lockstep::nn {
 namespace {
 
 [[noreturn]] void refuse_fused() {
-  core::fail("nn.cross_entropy",
+  core::fail("nn.fused",
              {.what = "tensors lie on CUDA, and this build has no CUDA", .advice = "build with -DLOCKSTEP_CUDA=ON"});
 }
 
@@ -40,6 +40,14 @@ void batch_norm_on_cuda(const NormInputs&, const RunningStatistics&, double, con
 }
 
 void batch_norm_gradients_on_cuda(const BatchNormSaved&, const BatchNormGradients&) {
+  refuse_fused();
+}
+
+void max_pool_on_cuda(const at::Tensor&, const MaxPoolShape&, const at::Tensor&, const at::Tensor&) {
+  refuse_fused();
+}
+
+void max_pool_gradient_on_cuda(const at::Tensor&, const MaxPoolShape&, const at::Tensor&, const at::Tensor&) {
   refuse_fused();
 }
 

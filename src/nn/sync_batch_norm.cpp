@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/batch_norm.h"
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/batchnorm.h>

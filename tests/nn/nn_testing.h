@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/batch_norm.h"
 #include "support/models.h"
 #include "support/ranks.h"
 
