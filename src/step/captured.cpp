@@ -12,8 +12,20 @@ bool fits(const at::Tensor& recorded, const at::Tensor& given) {
   return recorded.sizes() == given.sizes() && recorded.scalar_type() == given.scalar_type();
 }
 
-at::Tensor as_fp32(const at::Tensor& value, const at::Tensor& like) {
-  return value.defined() ? value.reshape({}).to(at::kFloat) : at::zeros({}, like.options().dtype(at::kFloat));
+/// Those that there are, in order, as one fp32 tensor.
+at::Tensor joined(const Outputs& outputs) {
+  std::vector<at::Tensor> values;
+  for (const auto* value : {&outputs.loss, &outputs.found_inf, &outputs.norm}) {
+    if (value->defined()) {
+      values.push_back(value->reshape({1}).to(at::kFloat));
+    }
+  }
+  return values.size() == 1 ? values.front() : at::cat(values);
+}
+
+/// The next of `results` in the place of what was recorded, if there was something.
+at::Tensor taken(const at::Tensor& results, const at::Tensor& recorded, std::int64_t& next) {
+  return recorded.defined() ? results[next++] : at::Tensor();
 }
 
 }  // namespace
@@ -50,8 +62,7 @@ void Captured::record_place(Shape& shape, Place place, const Body& body) {
   step.recording = recorder_->record([&] {
     const auto outputs = body(shape.inputs, place);
     const at::NoGradGuard no_grad;
-    step.results = at::stack({as_fp32(outputs.loss, outputs.loss), as_fp32(outputs.found_inf, outputs.loss),
-                              as_fp32(outputs.norm, outputs.loss)});
+    step.results = joined(outputs);
     step.kinds = outputs;
   });
 }
@@ -67,8 +78,10 @@ Outputs Captured::replay(const Inputs& inputs, Place place) {
   step.recording->replay();
   const auto results = step.results.clone();  // the next replay writes over what this one gave
   const auto& kinds = step.kinds;
-  return {results[0].to(kinds.loss.scalar_type()), kinds.found_inf.defined() ? results[1] : at::Tensor(),
-          kinds.norm.defined() ? results[2] : at::Tensor()};
+  std::int64_t next = 0;
+  const auto loss = taken(results, kinds.loss, next).to(kinds.loss.scalar_type());
+  const auto found_inf = taken(results, kinds.found_inf, next);
+  return {loss, found_inf, taken(results, kinds.norm, next)};
 }
 
 void Captured::show_gradients(const Inputs& inputs, const std::vector<at::Tensor>& parameters) const {

@@ -51,7 +51,7 @@ class Captured {
  private:
   struct Step {
     std::unique_ptr<Recording> recording;
-    at::Tensor results;  // loss, found_inf, norm; fp32
+    at::Tensor results;  // of loss, found_inf, norm those that there are; fp32
     Outputs kinds;       // which of them there are, and the loss's dtype
   };
   struct Shape {

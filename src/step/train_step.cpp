@@ -93,9 +93,10 @@ at::Tensor TrainStep::Impl::micro_batch(const Inputs& inputs, bool ends) {
     quiet.emplace(parts_.ddp->no_sync());
   }
   const auto loss = evaluate(inputs);
-  const auto scaled = window_.weigh(update_.scale(loss));
+  // Backward starts from the scaled weight: multiplying the loss would cost a detour forward and one back.
+  const auto start = update_.scale(window_.weight(loss)).to(loss.device(), loss.scalar_type()).reshape(loss.sizes());
   spoilt_ = true;
-  scaled.backward();
+  loss.backward(start);
   spoilt_ = false;
   return loss.detach();
 }

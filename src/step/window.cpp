@@ -7,6 +7,8 @@ namespace lockstep::step {
 
 Window::Window(const TrainStepOptions& options, const World& world, c10::Device device)
     : options_(options), world_(world), device_(device) {
+  weight_ = at::full({}, 1.0 / static_cast<double>(options_.accumulate), at::TensorOptions(device).dtype(at::kDouble));
+  narrow_weight_ = weight_.to(at::kFloat);
   if (options_.weigh_by_count) {
     count_ = at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
     total_ = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
@@ -19,13 +21,12 @@ void Window::set_count(double count) {
   }
 }
 
-at::Tensor Window::weigh(const at::Tensor& loss) {
-  const auto length = static_cast<double>(options_.accumulate);
+at::Tensor Window::weight(const at::Tensor& loss) {
   if (!options_.weigh_by_count) {
-    return options_.accumulate == 1 ? loss : loss / length;
+    return loss.scalar_type() == at::kDouble ? weight_ : narrow_weight_;
   }
   total_.add_(count_);
-  return loss * (count_ / (options_.typical_count * length));
+  return count_ / (options_.typical_count * static_cast<double>(options_.accumulate));
 }
 
 at::Tensor Window::multiplier() {
