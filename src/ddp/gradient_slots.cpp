@@ -37,7 +37,15 @@ GradientSlots::GradientSlots(const std::vector<NamedTensor>& parameters, const c
       layout_(core::plan_layout(specs_, limits)),
       arena_(layout_, specs_),
       scale_(wrapped_number(scale_value_)),
-      taken_(parameters.size(), false) {}
+      taken_(parameters.size(), false),
+      bucket_of_(parameters.size()),
+      waiting_(layout_.buckets.size()) {
+  for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+    for (const int tensor : layout_.buckets[bucket].tensors) {
+      bucket_of_[static_cast<std::size_t>(tensor)] = static_cast<int>(bucket);
+    }
+  }
+}
 
 void GradientSlots::begin(double scale) {
   taken_.assign(taken_.size(), false);
@@ -65,9 +73,23 @@ void GradientSlots::let_holder_keep(int index, const at::Tensor& grad) {
   }
 }
 
+void GradientSlots::deliver(int bucket) {
+  const c10::NoGradGuard no_grad;
+  waiting_[static_cast<std::size_t>(bucket)].deliver(scale_value_);
+}
+
+void GradientSlots::end() {
+  for (auto& waiting : waiting_) {
+    waiting.forget();
+  }
+}
+
 void GradientSlots::write(int index, const at::Tensor& grad) {
   let_holder_keep(index, grad);
   auto alias = arena_.alias(index);
+  if (waiting_[static_cast<std::size_t>(bucket_of_[static_cast<std::size_t>(index)])].hold(alias, grad)) {
+    return;
+  }
   if (grad.is_sparse()) {
     alias.zero_();
     alias.add_(grad.mul(scale_));
@@ -93,6 +115,7 @@ bool GradientSlots::take(int index) {
   if (first) {
     write(index, grad);
   } else {
+    deliver(bucket_of_[static_cast<std::size_t>(index)]);
     arena_.alias(index).add_(grad.mul(scale_));
   }
   grad = at::Tensor();

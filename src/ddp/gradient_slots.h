@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "ddp/waiting_gradients.h"
 #include "lockstep/ddp/data_parallel.h"
 
 namespace lockstep::ddp {
@@ -20,11 +21,14 @@ class GradientSlots {
   const std::string& name(int index) const { return parameters_[static_cast<std::size_t>(index)].name; }
   const at::Tensor& parameter(int index) const { return parameters_[static_cast<std::size_t>(index)].tensor; }
 
-  /// Moves `.grad` into its slot and leaves it undefined, so that a later gradient of the same pass arrives alone and
-  /// is added. An undefined gradient leaves zeros. Returns whether there was a gradient. Throws InputError where dtype,
-  /// device or shape are no longer those of the layout.
+  /// Moves `.grad` into its slot, at the latest when its bucket is delivered, and leaves it undefined, so that a later
+  /// gradient of the same pass arrives alone and is added. An undefined gradient leaves zeros. Returns whether there
+  /// was a gradient. Throws InputError where dtype, device or shape are no longer those of the layout.
   bool take(int index);
   bool taken(int index) const { return taken_[static_cast<std::size_t>(index)]; }
+
+  /// Writes what waits for its bucket: from then on the slots hold what was taken.
+  void deliver(int bucket);
 
   /// Makes `.grad` an alias of the slot.
   void publish(int index);
@@ -33,6 +37,9 @@ class GradientSlots {
 
   /// Elements of a bucket, one-dimensional.
   at::Tensor bucket(int index) const;
+
+  /// The pass is over, well or not: nothing is kept alive for it any more.
+  void end();
 
   /// A new pass: gradients are multiplied by `scale` on their way into the arena.
   void begin(double scale);
@@ -52,6 +59,8 @@ class GradientSlots {
   double scale_value_ = 1;
   at::Tensor scale_;  // a wrapped number: it never promotes the dtype of what it multiplies
   std::vector<bool> taken_;
+  std::vector<int> bucket_of_;
+  std::vector<WaitingGradients> waiting_;  // for each bucket
 };
 
 }  // namespace lockstep::ddp

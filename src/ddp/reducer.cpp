@@ -105,6 +105,7 @@ double Reducer::predivide_factor() const {
 
 void Reducer::reset() {
   running_ = false;
+  slots_.end();
   finishers_.clear();
   std::fill(left_alone_.begin(), left_alone_.end(), at::Tensor());
 }
@@ -167,6 +168,7 @@ GradientBucket Reducer::bucket_for_hook(int index) const {
 }
 
 void Reducer::launch(int bucket) {
+  slots_.deliver(bucket);
   const auto handed = bucket_for_hook(bucket);
   finishers_.push_back(hook_(handed));
   if (!finishers_.back()) {
@@ -253,20 +255,8 @@ void Reducer::settle_unused() {
     slots_.take(i);
   }
   if (options_.unused == UnusedParameters::Error && !statistics_.unused.empty()) {
-    raise_unused();
+    raise(unused_problem(statistics_.unused, str("rank ", world_.rank(), " in step ", step_)));
   }
-}
-
-void Reducer::raise_unused() const {
-  std::string names;
-  for (std::size_t i = 0; i < statistics_.unused.size() && i < 8; ++i) {
-    names += (i == 0 ? "" : ", ") + statistics_.unused[i];
-  }
-  if (statistics_.unused.size() > 8) {
-    names += str(" and ", statistics_.unused.size() - 8, " more");
-  }
-  raise({str("no gradient for parameters of rank ", world_.rank(), " in step ", step_, ": ", names), "", "",
-         "let every parameter take part in the loss, freeze it before wrapping, or set unused = Detect"});
 }
 
 void Reducer::wait_for_buckets() {

@@ -90,7 +90,6 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   void publish();
   [[noreturn]] void raise(const core::Problem& problem) const;
   void raise_late(int index) const;
-  void raise_unused() const;
 
   World world_;
   DataParallelOptions options_;

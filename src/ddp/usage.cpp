@@ -17,4 +17,17 @@ void Usage::share(const World& world, c10::Device device, std::uint32_t tag) {
   std::transform(values, values + here_.size(), anywhere_.begin(), [](int value) { return value != 0; });
 }
 
+core::Problem unused_problem(const std::vector<std::string>& names, const std::string& where) {
+  constexpr std::size_t kMostNames = 8;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+    list += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMostNames) {
+    list += core::str(" and ", names.size() - kMostNames, " more");
+  }
+  return {core::str("no gradient for parameters of ", where, ": ", list), "", "",
+          "let every parameter take part in the loss, freeze it before wrapping, or set unused = Detect"};
+}
+
 }  // namespace lockstep::ddp

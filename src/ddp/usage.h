@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "core/check.h"
 #include "lockstep/comm/world.h"
 
 namespace lockstep::ddp {
@@ -30,5 +32,8 @@ class Usage {
   std::vector<bool> here_;
   std::vector<bool> anywhere_;
 };
+
+/// What is wrong where parameters had no gradient and all must have one. `where`: rank and step.
+core::Problem unused_problem(const std::vector<std::string>& names, const std::string& where);
 
 }  // namespace lockstep::ddp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/waiting_gradients.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr std::int64_t kMostBytes = 32 << 20;  // of gradients kept alive beyond autograd's own need
+
+c10::Stream current_stream(const at::Tensor& tensor) {
+  return c10::impl::getDeviceGuardImpl(tensor.device().type())->getStream(tensor.device());
+}
+
+}  // namespace
+
+bool WaitingGradients::can_wait(const at::Tensor& slot, const at::Tensor& gradient) const {
+  return gradient.is_cuda() && !gradient.is_sparse() && !gradient.is_same(slot) &&
+         gradient.strides() == slot.strides() && bytes_ < kMostBytes &&
+         (!stream_ || *stream_ == current_stream(gradient));
+}
+
+bool WaitingGradients::hold(const at::Tensor& slot, const at::Tensor& gradient) {
+  if (!can_wait(slot, gradient)) {
+    return false;
+  }
+  stream_ = current_stream(gradient);
+  slots_.push_back(slot);
+  gradients_.push_back(gradient);
+  bytes_ += static_cast<std::int64_t>(gradient.nbytes());
+  return true;
+}
+
+void WaitingGradients::deliver(double scale) {
+  if (slots_.empty()) {
+    return;
+  }
+  {
+    const c10::StreamGuard guard(*stream_);
+    at::_foreach_copy_(slots_, gradients_);
+    if (scale != 1) {
+      at::_foreach_mul_(slots_, scale);
+    }
+  }
+  forget();
+}
+
+void WaitingGradients::forget() {
+  slots_.clear();
+  gradients_.clear();
+  bytes_ = 0;
+  stream_.reset();
+}
+
+}  // namespace lockstep::ddp
