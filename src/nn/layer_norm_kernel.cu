@@ -128,12 +128,19 @@ __device__ void row_backward(const NormRows& rows, const NormBackward& pass, std
                              ColumnSums<kPacks>& sums) {
   const Lane<T, kPacks> mine(rows.width);
   const float mean = pass.means[row], inverse = pass.inverse_deviations[row];
-  Pack<T> given[kPacks], values[kPacks];
+  Pack<T> given[kPacks], values[kPacks], passed[kPacks] = {};
   float plain = 0, along = 0;  // of gradient * weight, and of that * normed
   for (int p = 0; p < kPacks; ++p) {
     if (mine.has(p)) {
       given[p] = mine.load(row_of<T>(pass.of_normed, row, rows.width), p);
       values[p] = mine.load(row_of<T>(pass.sum, row, rows.width), p);
+      if (pass.of_sum != nullptr) {  // asked for early: used only after the row's sums
+        passed[p] = mine.load(row_of<T>(pass.of_sum, row, rows.width), p);
+      }
+    }
+  }
+  for (int p = 0; p < kPacks; ++p) {
+    if (mine.has(p)) {
       const Pack<T> weight = mine.load(rows.weight, p);
       for (int k = 0; k < kPack; ++k) {
         const float gradient = wide(given[p].at[k]);
@@ -150,14 +157,11 @@ __device__ void row_backward(const NormRows& rows, const NormBackward& pass, std
   for (int p = 0; p < kPacks; ++p) {
     if (mine.has(p)) {
       const Pack<T> weight = mine.load(rows.weight, p);
-      Pack<T> passed{}, out;
-      if (pass.of_sum != nullptr) {
-        passed = mine.load(row_of<T>(pass.of_sum, row, rows.width), p);
-      }
+      Pack<T> out;
       for (int k = 0; k < kPack; ++k) {
         const float normed = (wide(values[p].at[k]) - mean) * inverse;
         const float through = inverse * (wide(given[p].at[k]) * wide(weight.at[k]) - plain - normed * along);
-        store(&out.at[k], pass.of_sum != nullptr ? through + wide(passed.at[k]) : through);
+        store(&out.at[k], pass.of_sum != nullptr ? through + wide(passed[p].at[k]) : through);
       }
       mine.save(row_of<T>(pass.of_x, row, rows.width), p, out);
     }
