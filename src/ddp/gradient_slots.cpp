@@ -75,7 +75,7 @@ void GradientSlots::let_holder_keep(int index, const at::Tensor& grad) {
 
 void GradientSlots::deliver(int bucket) {
   const c10::NoGradGuard no_grad;
-  waiting_[static_cast<std::size_t>(bucket)].deliver(scale_value_);
+  waiting_[static_cast<std::size_t>(bucket)].deliver(scale_);
 }
 
 void GradientSlots::end() {

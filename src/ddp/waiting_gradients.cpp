@@ -3,12 +3,14 @@
 
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/mul.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace lockstep::ddp {
 namespace {
 
+constexpr std::size_t kFewest = 16;            // for fewer, one kernel that takes long over large tensors is no gain
 constexpr std::int64_t kMostBytes = 32 << 20;  // of gradients kept alive beyond autograd's own need
 
 c10::Stream current_stream(const at::Tensor& tensor) {
@@ -34,16 +36,23 @@ bool WaitingGradients::hold(const at::Tensor& slot, const at::Tensor& gradient) 
   return true;
 }
 
-void WaitingGradients::deliver(double scale) {
-  if (slots_.empty()) {
+void WaitingGradients::write(const at::Tensor& scale) {
+  if (slots_.size() < kFewest) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      at::mul_out(slots_[i], gradients_[i], scale);
+    }
     return;
   }
-  {
+  at::_foreach_copy_(slots_, gradients_);
+  if (const auto value = scale.item<double>(); value != 1) {
+    at::_foreach_mul_(slots_, value);
+  }
+}
+
+void WaitingGradients::deliver(const at::Tensor& scale) {
+  if (!slots_.empty()) {
     const c10::StreamGuard guard(*stream_);
-    at::_foreach_copy_(slots_, gradients_);
-    if (scale != 1) {
-      at::_foreach_mul_(slots_, scale);
-    }
+    write(scale);
   }
   forget();
 }

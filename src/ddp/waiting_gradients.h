@@ -19,14 +19,16 @@ class WaitingGradients {
   /// enough of them waiting.
   bool hold(const at::Tensor& slot, const at::Tensor& gradient);
 
-  /// Writes all that wait, times `scale`, in the stream that brought them, and forgets them.
-  void deliver(double scale);
+  /// Writes all that wait, times `scale` (a number on the CPU that promotes no dtype), in the stream that brought them,
+  /// and forgets them.
+  void deliver(const at::Tensor& scale);
 
   /// Drops them: the pass has failed.
   void forget();
 
  private:
   bool can_wait(const at::Tensor& slot, const at::Tensor& gradient) const;
+  void write(const at::Tensor& scale);
 
   std::vector<at::Tensor> slots_;
   std::vector<at::Tensor> gradients_;

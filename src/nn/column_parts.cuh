@@ -15,7 +15,6 @@ inline constexpr int kSumRows = 16;  // threads that share a column
 __device__ inline float joined_column(const float* parts, int blocks, std::int64_t width, std::int64_t column) {
   __shared__ float shared[kSumRows][kWarp];
   float sum = 0;
-#pragma unroll 4  // loads that do not wait for each other
   for (int block = threadIdx.y; block < blocks && column < width; block += kSumRows) {
     sum += parts[block * width + column];
   }

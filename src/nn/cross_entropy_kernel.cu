@@ -77,17 +77,9 @@ __device__ void join_block(Sums& sums) {
 template <class T, int kSize>
 __device__ Sums sums_of(const T* row, std::int64_t classes) {
   const auto* packs = reinterpret_cast<const Pack<T, kSize>*>(row);
-  const std::int64_t count = classes / kSize;
   Sums sums;
-  Pack<T, kSize> next{};
-  if (threadIdx.x < count) {
-    next = packs[threadIdx.x];
-  }
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    const Pack<T, kSize> pack = next;
-    if (i + kThreads < count) {  // under way while this one is worked on
-      next = packs[i + kThreads];
-    }
+  for (std::int64_t i = threadIdx.x; i < classes / kSize; i += kThreads) {
+    const Pack<T, kSize> pack = packs[i];
     float most = sums.most;
     for (int k = 0; k < kSize; ++k) {
       most = fmaxf(most, wide(pack.at[k]));

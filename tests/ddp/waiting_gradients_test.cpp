@@ -12,7 +12,7 @@ TEST(WaitingGradients, none_waits_on_the_cpu) {
   WaitingGradients waiting;
   const auto slot = at::zeros({4});
   EXPECT_FALSE(waiting.hold(slot, at::ones({4})));
-  waiting.deliver(1);
+  waiting.deliver(at::ones({}));
   EXPECT_TRUE(at::equal(slot, at::zeros({4})));
 }
 
