@@ -2,10 +2,12 @@
 // Ranks with fewer inputs than others: what has hung, or gone on with wrong divisors, in systems of this kind.
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
 
 #include "ddp/uneven.h"
 #include "lockstep/comm/launch.h"
 #include "lockstep/ddp/join.h"
+#include "lockstep/nn/batch_norm.h"
 #include "support/models.h"
 
 namespace lockstep::uneven {
@@ -159,6 +161,29 @@ TEST_P(TrialsJoin, E5c_test_ddp_uneven_input_exception_stops_all_when_the_first_
     // The world is as good as before, and so is the wrapper.
     ddp(test::random({2, 3}, 1)).square().sum().backward();
     EXPECT_EQ(ddp.difference(), "");
+  });
+}
+
+TEST_P(TrialsJoin, E5c_sync_batch_norm_trains_until_the_first_ends) {
+  test::run(GetParam(), [](World& world) {
+    torch::nn::Sequential net(torch::nn::Linear(3, 4), nn::SyncBatchNorm(4, world.split(0, world.rank())));
+    test::fill_parameters(net->parameters(), 1 + static_cast<std::uint64_t>(world.rank()));
+    DistributedDataParallel ddp(net, world);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    int steps = 0;
+    const auto body = [&] {
+      for (int i = 0; i < (world.rank() == 1 ? 2 : 5); ++i) {
+        sgd.zero_grad();
+        ddp(test::random({2, 3}, static_cast<std::uint64_t>(10 * i + world.rank()))).square().sum().backward();
+        sgd.step();
+        ++steps;
+      }
+    };
+    EXPECT_THROW(join(ddp, body, nullptr), InputError);
+    EXPECT_THROW(join(ddp, body, nullptr, {.throw_on_early_end = true}), EndOfInputs);
+    EXPECT_EQ(steps, 2);
+    EXPECT_EQ(ddp.difference(), "");
+    EXPECT_EQ(net->named_buffers()["1.num_batches_tracked"].item<std::int64_t>(), 2);
   });
 }
 
