@@ -94,7 +94,11 @@ at::Tensor TrainStep::Impl::micro_batch(const Inputs& inputs, bool ends) {
   }
   const auto loss = evaluate(inputs);
   // Backward starts from the scaled weight: multiplying the loss would cost a detour forward and one back.
-  const auto start = update_.scale(window_.weight(loss)).to(loss.device(), loss.scalar_type()).reshape(loss.sizes());
+  const auto weight = window_.weight(loss);
+  auto start = update_.scale(weight).to(loss.device(), loss.scalar_type()).reshape(loss.sizes());
+  if (start.is_alias_of(weight)) {
+    start = start.clone();  // a parameter that is only viewed on its way to the loss keeps it as `.grad`, to be written
+  }
   spoilt_ = true;
   loss.backward(start);
   spoilt_ = false;

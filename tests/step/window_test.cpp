@@ -54,6 +54,52 @@ TEST(Windows, D3_a_last_short_window_is_divided_by_its_own_length) {
   }
 }
 
+/// A loss that is its weight: backward hands what it starts from to the weight as it is, and `.grad` may keep it.
+TrainStep::Loss identity(const at::Tensor& weight) {
+  return [weight](const TrainStep::Inputs&) { return weight.squeeze(); };
+}
+
+TEST(Windows, gradients_that_are_what_backward_started_from_spoil_no_later_window) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    for (const std::int64_t accumulate : {1, 2, 4}) {
+      Slope model{.weight = at::zeros({1}, dtype).requires_grad_()};
+      TrainStep step({.optimizer = model.optimizer}, identity(model.weight), {.accumulate = accumulate});
+      for (std::int64_t i = 1; i <= 3 * accumulate; ++i) {
+        if (step({slope(1)}).ended()) {
+          EXPECT_EQ(model.used(), 1) << dtype << ", " << accumulate << " a window, micro-batch " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Windows, clipping_what_backward_started_from_spoils_no_later_step) {
+  Slope model;
+  TrainStep step({.optimizer = model.optimizer}, identity(model.weight), {.clip_norm = 0.5});
+  for (int i = 0; i < 3; ++i) {
+    const auto norm = step({slope(1)}).grad_norm();
+    EXPECT_NEAR(norm.item<double>(), 1, 1e-6) << "step " << i;
+    EXPECT_NEAR(model.used(), 0.5, 1e-5) << "step " << i;
+  }
+}
+
+TEST(Windows, quiet_micro_batches_may_keep_what_backward_started_from) {
+  for (const bool with_scaler : {false, true}) {
+    run_ranks(2, [&](World& world) {
+      Slope model;
+      DataParallelBase ddp(ModelTensors{{{"w", model.weight}}, {}}, world);
+      amp::GradScaler scaler({.enabled = false});
+      TrainStep step({.optimizer = model.optimizer, .ddp = &ddp, .scaler = with_scaler ? &scaler : nullptr},
+                     identity(model.weight), {.accumulate = 4});
+      for (int i = 0; i < 12; ++i) {
+        if (step({slope(1)}).ended()) {
+          EXPECT_EQ(model.used(), 1) << "micro-batch " << i;
+        }
+      }
+    });
+  }
+}
+
 TEST(Windows, a_short_window_is_reduced_over_ranks_once) {
   for (const int ranks : {1, 2, 3, 4}) {
     run_ranks(ranks, [&](World& world) {
