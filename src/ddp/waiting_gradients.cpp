@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/mul.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -15,6 +16,14 @@ constexpr std::int64_t kMostBytes = 32 << 20;  // of gradients kept alive beyond
 
 c10::Stream current_stream(const at::Tensor& tensor) {
   return c10::impl::getDeviceGuardImpl(tensor.device().type())->getStream(tensor.device());
+}
+
+void order(const c10::Stream& before, const c10::Stream& after) {
+  if (before != after) {
+    c10::Event event(before.device_type());
+    event.record(before);
+    event.block(after);
+  }
 }
 
 }  // namespace
@@ -51,8 +60,12 @@ void WaitingGradients::write(const at::Tensor& scale) {
 
 void WaitingGradients::deliver(const at::Tensor& scale) {
   if (!slots_.empty()) {
-    const c10::StreamGuard guard(*stream_);
-    write(scale);
+    const auto asking = current_stream(slots_.front());
+    {
+      const c10::StreamGuard guard(*stream_);
+      write(scale);
+    }
+    order(*stream_, asking);  // at the end of backward autograd has joined its streams already, without these copies
   }
   forget();
 }

@@ -20,7 +20,7 @@ class WaitingGradients {
   bool hold(const at::Tensor& slot, const at::Tensor& gradient);
 
   /// Writes all that wait, times `scale` (a number on the CPU that promotes no dtype), in the stream that brought them,
-  /// and forgets them.
+  /// which the current stream then waits for, and forgets them.
   void deliver(const at::Tensor& scale);
 
   /// Drops them: the pass has failed.
