@@ -80,11 +80,10 @@ std::vector<std::int64_t> read_sizes(Reader& file, int dimensions) {
 std::int64_t checked_product(const Reader& file, const std::vector<std::int64_t>& sizes) {
   std::int64_t count = 1;
   for (const auto size : sizes) {
-    // Each size has 32 bits, so the product cannot overflow before it is found to be too large.
-    count *= size;
-    if (count > kMostBytes) {
+    if (count != 0 && size > kMostBytes / count) {  // a product could overflow
       file.fail("its header claims more than 4 GiB of data");
     }
+    count *= size;
   }
   return count;
 }
