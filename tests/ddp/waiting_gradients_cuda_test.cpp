@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that are copied together arrive as they would one by one. Needs one CUDA device.
 #include <ATen/ATen.h>
+#include <ATen/cuda/Sleep.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
@@ -62,6 +64,34 @@ TEST(WaitingGradientsCuda, what_cannot_be_copied_with_the_others_does_not_wait) 
   waiting.forget();
   waiting.deliver(number(1));
   EXPECT_TRUE(at::equal(slot, at::zeros({3, 4}, options)));
+}
+
+// A round that is not late comes first: it loads the kernels, and loading one waits for the device.
+TEST(WaitingGradientsCuda, the_stream_that_asks_for_them_waits_for_them) {
+  const auto options = at::TensorOptions(at::kCUDA);
+  const auto gradient = at::ones({1000}, options);
+  const auto expected = at::full({1000}, 0.5, options);
+  const auto elsewhere = c10::cuda::getStreamFromPool();
+  for (const auto& [count, late] : {std::pair(3, false), {40, false}, {3, true}, {40, true}}) {
+    std::vector<at::Tensor> slots;
+    for (int i = 0; i < count; ++i) {
+      slots.push_back(at::zeros({1000}, options));
+    }
+    c10::cuda::device_synchronize();
+    WaitingGradients waiting;
+    {
+      const c10::cuda::CUDAStreamGuard guard(elsewhere);
+      if (late) {
+        at::cuda::sleep(200'000'000);  // a tenth of a second: the copies cannot be done by chance
+      }
+      for (const auto& slot : slots) {
+        EXPECT_TRUE(waiting.hold(slot, gradient));
+      }
+    }
+    waiting.deliver(number(0.5));
+    EXPECT_TRUE(at::equal(slots.front(), expected)) << count << " together";
+    EXPECT_TRUE(at::equal(slots.back(), expected)) << count << " together";
+  }
 }
 
 }  // namespace
