@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "ddp/model_tensors.h"
+#include "ddp/small_copies.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -87,7 +88,8 @@ void GradientSlots::end() {
 void GradientSlots::write(int index, const at::Tensor& grad) {
   let_holder_keep(index, grad);
   auto alias = arena_.alias(index);
-  if (waiting_[static_cast<std::size_t>(bucket_of_[static_cast<std::size_t>(index)])].hold(alias, grad)) {
+  if (waiting_[static_cast<std::size_t>(bucket_of_[static_cast<std::size_t>(index)])].hold(alias, grad) ||
+      scale_if_small(alias, grad, scale_value_)) {
     return;
   }
   if (grad.is_sparse()) {

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// For models of many small parameters, whose steps on a CPU consist of what operators cost before they compute.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lockstep::ddp {
+
+/// slot = gradient * scale, with the same bits as at::mul_out, where both are small and lie on the CPU in the same
+/// order; elsewhere returns false and does nothing.
+bool scale_if_small(const at::Tensor& slot, const at::Tensor& gradient, double scale);
+
+}  // namespace lockstep::ddp
