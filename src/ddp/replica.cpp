@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/capturing.h"
 #include "core/check.h"
 #include "ddp/model_tensors.h"
 #include "ddp/proof.h"
@@ -123,6 +124,12 @@ void Replica::start_watching() {
 
 void Replica::after_reduction(int source) {
   broadcast_buffers(source);
+  if (!core::capturing()) {
+    watch_step();
+  }
+}
+
+void Replica::watch_step() {
   if (watch_ && !watching_is_paused_) {
     watch_->step();
   }

@@ -28,6 +28,8 @@ class Replica {
   bool buffers_are_equal() const { return options_.broadcast_buffers && !reducer_->last_was_quiet(); }
   /// A ReplicaCheck has taken over what the environment asks for.
   void stop_watching() { watch_.reset(); }
+  /// A captured pass that reduces was replayed: what the recording of it left out.
+  void pass_was_replayed() { watch_step(); }
   /// For a while in which replicas may differ.
   void pause_watching(bool pause) { watching_is_paused_ = pause; }
   void broadcast(int root) const;
@@ -43,6 +45,7 @@ class Replica {
   void synchronise() const;
   void broadcast_buffers(int source) const;
   void start_watching();
+  void watch_step();
   void after_reduction(int source);
   void remember();
   bool looks_unchanged() const;

@@ -2,6 +2,7 @@
 // Replicas on several devices: equal to each other bit by bit, captured or not, and to one process on the joined batch.
 #include <torch/nn/utils/clip_grad.h>
 
+#include <cstdlib>
 #include <limits>
 
 #include "devices/training.h"
@@ -85,6 +86,29 @@ int find_a_flipped_bit(World& world) {
 }
 const RankProgram kFlippedBit("devices_flipped_bit", find_a_flipped_bit);
 
+/// LOCKSTEP_CHECK_EVERY in a program without a ReplicaCheck: replays are watched as eager steps are.
+int watch_without_a_change_of_code(World& world) {
+  ::setenv("LOCKSTEP_CHECK_EVERY", "1", 1);
+  for (const bool capture : {false, true}) {
+    DeviceTraining training(world, {.level = amp::OptLevel::O0, .capture = capture});
+    for (int i = 0; i < 6; ++i) {
+      training.feed(i);
+    }
+    if (world.rank() == 1) {
+      const at::NoGradGuard no_grad;
+      training.net.last->bias[1] += 0.5;
+    }
+    const auto go_on = [&] {
+      for (int i = 6; i < 9; ++i) {
+        training.feed(i);
+      }
+    };
+    EXPECT_THROW(go_on(), ReplicaError) << training.step.describe();
+  }
+  return verdict_of_test();
+}
+const RankProgram kWatched("devices_watched", watch_without_a_change_of_code);
+
 void expect_passes(const std::string& program) {
   ProcessRanks ranks({.program = program, .size = device_ranks()});
   for (const auto& end : ranks.finish(std::chrono::seconds(120))) {
@@ -98,6 +122,10 @@ TEST(Devices, replicas_are_equal_and_replays_equal_eager_steps) {
 
 TEST(Devices, training_equals_one_process_on_the_joined_batch) {
   expect_passes("devices_beside_one");
+}
+
+TEST(Devices, the_environment_turns_checks_on_captured_or_not) {
+  expect_passes("devices_watched");
 }
 
 TEST(Devices, a_flipped_bit_is_found) {

@@ -91,6 +91,7 @@ struct ModelView {
 
 }  // namespace ddp
 class ReplicaCheck;
+class TrainStep;
 
 /// Everything of DistributedDataParallel that does not depend on the model's type. Usable by itself for a bare list of
 /// tensors. Movable, not copyable. Destroying it takes the hooks away and leaves the gradients.
@@ -152,6 +153,7 @@ class LOCKSTEP_API DataParallelBase {
 
  private:
   friend class ReplicaCheck;
+  friend class TrainStep;
   friend void join(const DataParallelBase&, const std::function<void()>&, const std::function<void()>&,
                    const JoinOptions&);
 
