@@ -188,7 +188,7 @@ void Reducer::set_hook(CommHook hook) {
                           : "there is a hook already",
                    "", "", "register one hook, before the first backward"};
   });
-  hook_ = std::move(hook);
+  hook_ = digests_ ? digests_->around(std::move(hook)) : std::move(hook);
   hook_is_users_ = true;
 }
 

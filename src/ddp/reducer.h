@@ -19,6 +19,7 @@
 #include "ddp/backward_end.h"
 #include "ddp/bucket_queue.h"
 #include "ddp/gradient_slots.h"
+#include "ddp/hooks/gradient_digests.h"
 #include "ddp/roll_call.h"
 #include "ddp/usage.h"
 #include "lockstep/comm/world.h"
@@ -50,6 +51,9 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
 
   /// Throws InputError after the first backward, for a second hook, and for an empty one.
   void set_hook(CommHook hook);
+
+  /// Hashes each bucket before and after its reduction from the next pass on.
+  std::shared_ptr<const GradientDigests> hash_gradients();
 
   /// Within a join: passes that reduce start with a roll call. nullptr ends it.
   void set_roll_call(std::shared_ptr<RollCall> roll_call);
@@ -105,6 +109,7 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   std::uint32_t step_ = 0;
   CommHook hook_;
   bool hook_is_users_ = false;
+  std::shared_ptr<GradientDigests> digests_;
   std::shared_ptr<RollCall> roll_call_;
   int divisor_;                                   // of the sum over ranks
   int source_ = 0;                                // the rank whose buffers count

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions without a backward pass: of what quiet passes have left, and, within a join, those of other ranks.
+// What surrounds backward passes: evidence of what they reduce, and reductions without one, of what quiet passes have
+// left and, within a join, of other ranks.
 #include <algorithm>
 
 #include "core/capturing.h"
@@ -36,6 +37,15 @@ void Reducer::answer(RollCall::Answer mine) {
     divisor_ = std::max(roll_call_->divisor(), 1);
     source_ = roll_call_->source();
   }
+}
+
+std::shared_ptr<const GradientDigests> Reducer::hash_gradients() {
+  const std::lock_guard lock(mutex_);
+  if (!digests_) {
+    digests_ = std::make_shared<GradientDigests>(statistics_.buckets, slots_.layout().groups.front().device);
+    hook_ = digests_->around(std::move(hook_));
+  }
+  return digests_;
 }
 
 void Reducer::reduce_now() {

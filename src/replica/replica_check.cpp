@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/digest.h"
 #include "ddp/replica.h"
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/amp/opt_level.h"
@@ -22,10 +23,14 @@ using replica::Identities;
 
 class ReplicaCheck::Impl {
  public:
-  Impl(const World& world, const ReplicaCheckOptions& options)
-      : buffers(options.buffers),
+  Impl(const World& world, const ReplicaCheckOptions& chosen)
+      : options(chosen),
         watch(
-            world, [this] { return entries(); }, options.every, options.on_mismatch) {}
+            world, [this] { return entries(); }, chosen.every, chosen.on_mismatch) {
+    if (chosen.gradients) {
+      watch.set_evidence([this] { return core::digest_text(own_gradient_digest()); });
+    }
+  }
 
   Entries entries() const {
     Entries entries;
@@ -47,11 +52,30 @@ class ReplicaCheck::Impl {
     return entries;
   }
 
+  std::uint64_t own_gradient_digest() const {
+    std::vector<at::Tensor> own;
+    for (const auto& digests : gradients) {
+      own.push_back(digests->own().cpu());
+    }
+    return own.empty() ? 0 : core::digest(core::digests_of(own));
+  }
+
+  void watch_gradients(std::shared_ptr<const ddp::GradientDigests> digests) {
+    const auto prefix = gradients.empty() ? std::string() : str("model ", gradients.size(), " ");
+    further.push_back([prefix, reduced = digests->reduced()](Entries& entries) {
+      for (std::int64_t bucket = 0; bucket < reduced.numel(); ++bucket) {
+        entries.push_back({StateKind::Gradient, str(prefix, "bucket ", bucket, " (its hash)"), reduced[bucket]});
+      }
+    });
+    gradients.push_back(std::move(digests));
+  }
+
   std::vector<std::function<ModelTensors()>> models;
   std::vector<amp::NamedMaster> masters;
   std::vector<torch::optim::Optimizer*> optimizers;
   std::vector<std::function<void(Entries&)>> further;
-  CheckedBuffers buffers;
+  std::vector<std::shared_ptr<const ddp::GradientDigests>> gradients;
+  ReplicaCheckOptions options;
   replica::Watch watch;
 
  private:
@@ -78,7 +102,10 @@ ReplicaCheck& ReplicaCheck::operator=(ReplicaCheck&&) noexcept = default;
 
 ReplicaCheck& ReplicaCheck::attach(const DataParallelBase& ddp) {
   ddp.replica_->stop_watching();
-  impl_->models.push_back([replica = ddp.replica_, buffers = impl_->buffers] {
+  if (impl_->options.gradients) {
+    impl_->watch_gradients(ddp.replica_->reducer().hash_gradients());
+  }
+  impl_->models.push_back([replica = ddp.replica_, buffers = impl_->options.buffers] {
     auto tensors = replica->tensors();
     const bool where_broadcast = buffers == CheckedBuffers::WhereBroadcast && replica->buffers_are_equal();
     if (buffers != CheckedBuffers::All && !where_broadcast) {
@@ -90,7 +117,7 @@ ReplicaCheck& ReplicaCheck::attach(const DataParallelBase& ddp) {
 }
 
 ReplicaCheck& ReplicaCheck::attach(const torch::nn::Module& module) {
-  impl_->models.push_back([&module, all = impl_->buffers == CheckedBuffers::All] {
+  impl_->models.push_back([&module, all = impl_->options.buffers == CheckedBuffers::All] {
     auto tensors = ddp::tensors_of(module);
     if (!all) {
       tensors.buffers.clear();
@@ -146,6 +173,9 @@ std::optional<ReplicaReport> ReplicaCheck::verdict() {
 }
 std::uint64_t ReplicaCheck::digest() const {
   return replica::digest_of(impl_->entries());
+}
+std::uint64_t ReplicaCheck::own_gradient_digest() const {
+  return impl_->own_gradient_digest();
 }
 std::int64_t ReplicaCheck::steps() const {
   return impl_->watch.steps();

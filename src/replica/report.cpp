@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The words of a report.
+#include <algorithm>
+
 #include "core/check.h"
 #include "lockstep/replica/replica_check.h"
 
@@ -28,6 +30,26 @@ std::string values_of(const ReplicaDifference& difference) {
   std::string text;
   for (const auto rank : difference.ranks) {
     text += str(text.empty() ? "" : ", ", difference.values[static_cast<std::size_t>(rank)]);
+  }
+  return text;
+}
+
+/// What the hashes of gradients say about the cause.
+std::string cause_of(const ReplicaReport& report) {
+  if (report.own_gradients.empty()) {
+    return {};
+  }
+  const bool parted =
+      std::any_of(report.differences.begin(), report.differences.end(),
+                  [](const ReplicaDifference& difference) { return difference.kind == StateKind::Gradient; });
+  std::string text = parted
+                         ? "\n  reductions did not give all ranks the same gradients: suspect the transport, or the "
+                           "memory that they lie in"
+                         : "\n  reductions gave all ranks the same gradients: a rank's own state or arithmetic is at "
+                           "fault";
+  text += "\n  hashes of the ranks' own gradients so far:";
+  for (const auto& hash : report.own_gradients) {
+    text += " " + hash;
   }
   return text;
 }
@@ -81,6 +103,7 @@ std::string ReplicaReport::text() const {
   }
   const auto more = differing - static_cast<std::int64_t>(differences.size());
   text += more > 0 ? str("\n  and ", more, " more") : "";
+  text += cause_of(*this);
   return text + (resynced ? str("\n  everything was copied from rank ", healthiest) : "");
 }
 

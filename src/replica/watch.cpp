@@ -64,6 +64,9 @@ std::optional<ReplicaReport> Watch::verdict() {
   }
   const auto entries = list_();
   auto report = diagnose(world_, entries, compared_at_);
+  if (evidence_) {
+    report.own_gradients = world_.all_gather_text(evidence_(), {.name = "hashes of gradients"});
+  }
   act(report, entries);
   return report;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "lockstep/comm/world.h"
 #include "replica/entry.h"
@@ -14,6 +15,9 @@ class Watch {
  public:
   /// `list` gives the entries; the environment may set another `every`.
   Watch(const World& world, std::function<Entries()> list, std::int64_t every, OnMismatch on_mismatch);
+
+  /// What a rank has to say where replicas differ, for the report's `own_gradients`.
+  void set_evidence(std::function<std::string()> evidence) { evidence_ = std::move(evidence); }
 
   /// With a CUDA device the verdict of one call is read in the next.
   void step();
@@ -30,6 +34,7 @@ class Watch {
 
   World world_;
   std::function<Entries()> list_;
+  std::function<std::string()> evidence_;
   std::int64_t every_;
   OnMismatch on_mismatch_;
   std::int64_t steps_ = 0;

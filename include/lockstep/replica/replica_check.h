@@ -35,7 +35,7 @@ enum class StateKind : std::uint8_t {
   LearningRate,
   LossScale,  // the scale, and the counters that steer it
   StepCount,
-  Gradient,  // after the reduction
+  Gradient,  // buckets after their reductions, see ReplicaCheckOptions::gradients
   Moment,    // of an optimizer, and whatever else it keeps for a parameter
   Master,
   Parameter,
@@ -76,6 +76,9 @@ struct LOCKSTEP_API ReplicaReport {
   std::int64_t differing = 0;
   /// Ranks hold different sets of tensors: the first place where their lists part. Then nothing else was compared.
   std::string structure;
+  /// With ReplicaCheckOptions::gradients: a hash of each rank's own gradients, as they went into all reductions so far,
+  /// 16 hexadecimal digits a rank.
+  std::vector<std::string> own_gradients;
   /// The rank that is with the majority most often, the lowest of several: what `resync` copies.
   int healthiest = 0;
   bool resynced = false;
@@ -119,6 +122,11 @@ struct ReplicaCheckOptions {
   std::int64_t every = 1;
   OnMismatch on_mismatch = OnMismatch::Throw;
   CheckedBuffers buffers = CheckedBuffers::WhereBroadcast;
+  /// Hash each bucket of attached DistributedDataParallels before and after its reduction, in every pass that reduces.
+  /// What came out is compared as well; what went in is reported. So a report tells a reduction that did not give all
+  /// ranks the same from a rank whose own state or arithmetic is at fault. Costs two more readings of the gradients.
+  /// Not for `local_sgd_hook`, whose gradients differ by design. `digest` then depends on the number of ranks.
+  bool gradients = false;
 };
 
 /// Proves, while training, that the replicas are equal bit by bit, and names the rank, the tensor and the element where
@@ -173,6 +181,9 @@ class LOCKSTEP_API ReplicaCheck {
   /// Fingerprint of all that is covered, on this rank: the same for equal bits, whatever the number of ranks, the
   /// device and the memory format. Waits for the device.
   std::uint64_t digest() const;
+  /// With ReplicaCheckOptions::gradients: the hash of this rank's own gradients in all reductions so far, else 0. A
+  /// rank that computes right gets the same one each time that a training is repeated bit by bit. Waits for the device.
+  std::uint64_t own_gradient_digest() const;
   /// Calls of `step` so far.
   std::int64_t steps() const;
   /// The newest report, if any mismatch was found.
