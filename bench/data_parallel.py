@@ -9,47 +9,12 @@
 Each repeat starts both programs afresh. A figure is the median over repeats, with the lowest and the highest.
 """
 import argparse
-import json
-import os
 import pathlib
-import socket
-import statistics
-import subprocess
+
+from ranks import in_turns, spread, table
 
 HERE = pathlib.Path(__file__).parent
 RANKS = 2
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def run(command):
-    """Rank 0's lines, {case: {figure: microseconds}}."""
-    shared = dict(os.environ, WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
-    ranks = [
-        subprocess.Popen(command, env=dict(shared, RANK=str(r), LOCAL_RANK=str(r)), stdout=subprocess.PIPE, text=True)
-        for r in range(RANKS)
-    ]
-    output = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit(f"{command} failed")
-    rows = [json.loads(line) for line in output[0].splitlines() if line.startswith("{")]
-    return {row.pop("case"): row for row in rows}
-
-
-def spread(values, digits=0):
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
-
-def table(header, rows):
-    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print()
 
 
 def report(runs):
@@ -83,10 +48,7 @@ def main():
     options = parser.parse_args()
     commands = {"lockstep": [str(options.build / "bin" / "bench_data_parallel")],
                 "python": [options.python, str(HERE / "peers" / "data_parallel.py")]}
-    runs = {side: [] for side in commands}
-    for _ in range(options.repeats):
-        for side, command in commands.items():
-            runs[side].append(run(command))
+    runs = in_turns(commands, RANKS, options.repeats)
     report(runs)
 
 

@@ -3,11 +3,13 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/linear.h>
+
+#include "lockstep/nn/linear.h"
 
 namespace lockstep::bench {
 
 namespace nn = torch::nn;
+using lockstep::nn::Linear;
 
 WithMseImpl::WithMseImpl(nn::Sequential body) : body_(register_module("body", std::move(body))) {}
 
@@ -16,11 +18,11 @@ at::Tensor WithMseImpl::forward(const at::Tensor& x, const at::Tensor& y) {
 }
 
 WithMse mlp() {
-  return WithMse(nn::Sequential(nn::Linear(128, 512), nn::ReLU(), nn::Linear(512, 128)));
+  return WithMse(nn::Sequential(Linear(128, 512), nn::ReLU(), Linear(512, 128)));
 }
 
 WithMse linear() {
-  return WithMse(nn::Sequential(nn::Linear(1024, 16)));
+  return WithMse(nn::Sequential(Linear(1024, 16)));
 }
 
 }  // namespace lockstep::bench

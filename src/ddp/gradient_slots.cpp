@@ -36,7 +36,6 @@ GradientSlots::GradientSlots(const std::vector<NamedTensor>& parameters, const c
     : parameters_(parameters),
       specs_(gradient_specs(parameters)),
       layout_(core::plan_layout(specs_, limits)),
-      arena_(layout_, specs_),
       scale_(wrapped_number(scale_value_)),
       taken_(parameters.size(), false),
       bucket_of_(parameters.size()),
@@ -45,6 +44,12 @@ GradientSlots::GradientSlots(const std::vector<NamedTensor>& parameters, const c
     for (const int tensor : layout_.buckets[bucket].tensors) {
       bucket_of_[static_cast<std::size_t>(tensor)] = static_cast<int>(bucket);
     }
+  }
+}
+
+void GradientSlots::allocate() {
+  if (!arena_) {
+    arena_.emplace(layout_, specs_);
   }
 }
 
@@ -69,8 +74,8 @@ void GradientSlots::check_gradient(int index, const at::Tensor& grad) const {
 
 /// Somebody may have kept the last step's gradient: let them keep its values.
 void GradientSlots::let_holder_keep(int index, const at::Tensor& grad) {
-  if (!grad.is_same(arena_.alias(index)) && arena_.alias(index).use_count() > 1) {
-    arena_.detach_holder(index);
+  if (!grad.is_same(alias(index)) && alias(index).use_count() > 1) {
+    arena_->detach_holder(index);
   }
 }
 
@@ -87,16 +92,16 @@ void GradientSlots::end() {
 
 void GradientSlots::write(int index, const at::Tensor& grad) {
   let_holder_keep(index, grad);
-  auto alias = arena_.alias(index);
-  if (waiting_[static_cast<std::size_t>(bucket_of_[static_cast<std::size_t>(index)])].hold(alias, grad) ||
-      scale_if_small(alias, grad, scale_value_)) {
+  auto slot = alias(index);
+  if (waiting_[static_cast<std::size_t>(bucket_of_[static_cast<std::size_t>(index)])].hold(slot, grad) ||
+      scale_if_small(slot, grad, scale_value_)) {
     return;
   }
   if (grad.is_sparse()) {
-    alias.zero_();
-    alias.add_(grad.mul(scale_));
+    slot.zero_();
+    slot.add_(grad.mul(scale_));
   } else {
-    at::mul_out(alias, grad, scale_);
+    at::mul_out(slot, grad, scale_);
   }
 }
 
@@ -107,30 +112,42 @@ bool GradientSlots::take(int index) {
   const bool first = !taken_[static_cast<std::size_t>(index)];
   taken_[static_cast<std::size_t>(index)] = true;
   if (!grad.defined()) {
-    if (first) {
+    if (first && !in_place()) {
       let_holder_keep(index, grad);
-      arena_.alias(index).zero_();
+      alias(index).zero_();
     }
     return false;
   }
   check_gradient(index, grad);
+  if (in_place()) {
+    grad = grad.is_sparse() ? grad.to_dense() : grad;  // as in every other world
+    return true;
+  }
   if (first) {
     write(index, grad);
   } else {
     deliver(bucket_of_[static_cast<std::size_t>(index)]);
-    arena_.alias(index).add_(grad.mul(scale_));
+    alias(index).add_(grad.mul(scale_));
   }
   grad = at::Tensor();
   return true;
 }
 
 void GradientSlots::publish(int index) {
-  parameter(index).mutable_grad() = arena_.alias(index);
+  if (!in_place()) {
+    parameter(index).mutable_grad() = alias(index);
+  }
 }
 
 at::Tensor GradientSlots::bucket(int index) const {
   const auto& bucket = layout_.buckets[static_cast<std::size_t>(index)];
-  return arena_.slice(bucket.group, bucket.begin, bucket.end);
+  return arena_->slice(bucket.group, bucket.begin, bucket.end);
+}
+
+std::uint64_t GradientSlots::bucket_bytes(int index) const {
+  const auto& bucket = layout_.buckets[static_cast<std::size_t>(index)];
+  const auto dtype = layout_.groups[static_cast<std::size_t>(bucket.group)].dtype;
+  return static_cast<std::uint64_t>(bucket.end - bucket.begin) * c10::elementSize(dtype);
 }
 
 std::string GradientSlots::describe() const {
@@ -138,8 +155,8 @@ std::string GradientSlots::describe() const {
   for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
     const auto& bucket = layout_.buckets[b];
     const auto& group = layout_.groups[static_cast<std::size_t>(bucket.group)];
-    const auto bytes = (bucket.end - bucket.begin) * static_cast<std::int64_t>(c10::elementSize(group.dtype));
-    out << "bucket " << b << ": " << c10::toString(group.dtype) << " on " << group.device << ", " << bytes << " bytes:";
+    out << "bucket " << b << ": " << c10::toString(group.dtype) << " on " << group.device << ", "
+        << bucket_bytes(static_cast<int>(b)) << " bytes:";
     for (const int tensor : bucket.tensors) {
       out << ' ' << name(tensor);
     }

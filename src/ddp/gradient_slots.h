@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves gradients between `.grad` and the arena. One read and one write per element: autograd's buffer is read, scaled
-// into the arena, and dropped; `.grad` then names the arena.
+// into the arena, and dropped; `.grad` then names the arena. Where there is nothing to reduce they stay where they are.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ namespace lockstep::ddp {
 class GradientSlots {
  public:
   GradientSlots(const std::vector<NamedTensor>& parameters, const core::BucketLimits& limits);
+
+  /// Makes the arena. Without one gradients are left in place: they are noted and checked, never moved.
+  void allocate();
+  bool in_place() const { return !arena_; }
 
   const core::Layout& layout() const { return layout_; }
   int size() const { return static_cast<int>(parameters_.size()); }
@@ -33,10 +38,11 @@ class GradientSlots {
   /// Makes `.grad` an alias of the slot.
   void publish(int index);
 
-  const at::Tensor& alias(int index) const { return arena_.alias(index); }
+  const at::Tensor& alias(int index) const { return arena_->alias(index); }
 
   /// Elements of a bucket, one-dimensional.
   at::Tensor bucket(int index) const;
+  std::uint64_t bucket_bytes(int index) const;
 
   /// The pass is over, well or not: nothing is kept alive for it any more.
   void end();
@@ -55,7 +61,7 @@ class GradientSlots {
   std::vector<NamedTensor> parameters_;
   std::vector<core::TensorSpec> specs_;
   core::Layout layout_;
-  core::Arena arena_;
+  std::optional<core::Arena> arena_;
   double scale_value_ = 1;
   at::Tensor scale_;  // a wrapped number: it never promotes the dtype of what it multiplies
   std::vector<bool> taken_;

@@ -49,6 +49,9 @@ Reducer::Reducer(const World& world, const std::vector<NamedTensor>& parameters,
       usage_(parameters.size()),
       left_alone_(parameters.size()) {
   statistics_.buckets = static_cast<std::int64_t>(slots_.layout().buckets.size());
+  if (world.size() > 1) {
+    slots_.allocate();
+  }
 }
 
 Reducer::~Reducer() {
@@ -168,14 +171,17 @@ GradientBucket Reducer::bucket_for_hook(int index) const {
 }
 
 void Reducer::launch(int bucket) {
+  ++statistics_.all_reduces;
+  statistics_.bytes_reduced += slots_.bucket_bytes(bucket);
+  if (slots_.in_place()) {
+    return;
+  }
   slots_.deliver(bucket);
   const auto handed = bucket_for_hook(bucket);
   finishers_.push_back(hook_(handed));
   if (!finishers_.back()) {
     raise({"the communication hook returned no function", "an empty one", "what finishes the reduction"});
   }
-  ++statistics_.all_reduces;
-  statistics_.bytes_reduced += handed.buffer.nbytes();
 }
 
 void Reducer::set_hook(CommHook hook) {
@@ -188,6 +194,7 @@ void Reducer::set_hook(CommHook hook) {
                           : "there is a hook already",
                    "", "", "register one hook, before the first backward"};
   });
+  slots_.allocate();
   hook_ = digests_ ? digests_->around(std::move(hook)) : std::move(hook);
   hook_is_users_ = true;
 }
@@ -250,7 +257,7 @@ void Reducer::settle_unused() {
       statistics_.unused.push_back(slots_.name(i));
       // What an earlier pass left in `.grad` still takes part, but must come back if no rank adds to it.
       const auto& grad = slots_.parameter(i).grad();
-      left_alone_[static_cast<std::size_t>(i)] = grad.defined() ? grad.clone() : grad;
+      left_alone_[static_cast<std::size_t>(i)] = grad.defined() && !slots_.in_place() ? grad.clone() : grad;
     }
     slots_.take(i);
   }

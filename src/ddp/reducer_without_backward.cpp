@@ -43,6 +43,7 @@ std::shared_ptr<const GradientDigests> Reducer::hash_gradients() {
   const std::lock_guard lock(mutex_);
   if (!digests_) {
     digests_ = std::make_shared<GradientDigests>(statistics_.buckets, slots_.layout().groups.front().device);
+    slots_.allocate();
     hook_ = digests_->around(std::move(hook_));
   }
   return digests_;

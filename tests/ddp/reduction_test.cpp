@@ -240,5 +240,32 @@ TEST(ReductionExact, statistics_count_what_was_sent) {
   });
 }
 
+// Nothing is to be reduced there, so nothing is copied; a hook still gets its buckets.
+TEST(WorldOfOne, leaves_gradients_where_autograd_has_put_them) {
+  auto net = mlp(3);
+  DistributedDataParallel ddp(net, World());
+  const void* arrived = nullptr;
+  net->parameters()[1].register_hook([&](const at::Tensor& gradient) { arrived = gradient.const_data_ptr(); });
+  ddp.forward(random({4, 6}, 1)).sum().backward();
+  const auto kept = net->parameters()[1].grad();
+  EXPECT_EQ(kept.const_data_ptr(), arrived);
+  ddp.forward(random({4, 6}, 1)).sum().backward();
+  EXPECT_TRUE(net->parameters()[1].grad().is_same(kept));
+  EXPECT_EQ(ddp.statistics().all_reduces, 2U * static_cast<std::uint64_t>(ddp.statistics().buckets));
+  EXPECT_GT(ddp.statistics().bytes_reduced, 0U);
+}
+
+TEST(WorldOfOne, gives_a_hook_its_buckets) {
+  auto net = mlp(3);
+  DistributedDataParallel ddp(net, World());
+  ddp.register_comm_hook([](const GradientBucket& bucket) -> std::function<void()> {
+    return [buffer = bucket.buffer] { buffer.zero_(); };
+  });
+  ddp.forward(random({4, 6}, 1)).sum().backward();
+  for (const auto& parameter : net->parameters()) {
+    EXPECT_EQ(parameter.grad().abs().sum().item<double>(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

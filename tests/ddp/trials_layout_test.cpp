@@ -41,7 +41,8 @@ TEST(Trials, C2_every_way_of_clearing_gradients_equals_one_process) {
         for (int step = 0; step < 8; ++step) {
           clear_gradients(step % 4, sgd, net->parameters());
           ddp(test::share(input(step), world.rank(), 2)).square().mean().backward();
-          EXPECT_TRUE(net->parameters()[0].grad().storage().is_alias_of(net->parameters()[5].grad().storage()));
+          const auto& first = net->parameters()[0].grad().storage();
+          EXPECT_EQ(first.is_alias_of(net->parameters()[5].grad().storage()), ranks > 1);
           kept.push_back(net->parameters()[5].grad().detach().clone());
           sgd.step();
           EXPECT_EQ(ddp.difference(), "") << step;

@@ -5,11 +5,14 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/nn/modules/dropout.h>
 
+#include <utility>
+
 #include "lockstep/amp/opt_level.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/error.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/lr_schedule.h"
+#include "lockstep/replica/replica_check.h"
 #include "lockstep/step/train_step.h"
 #include "step/support.h"
 
@@ -29,6 +32,7 @@ struct Setting {
   amp::OptLevel level = amp::OptLevel::O2;
   TrainStepOptions options = {};
   bool wrapped = true;
+  bool arena = true;  // gradients go through buckets, as in a world of several, else they stay where they are
   bool scheduled = false;
   double loss_scale = 0;  // 0: dynamic
 };
@@ -54,6 +58,9 @@ struct Training {
     mixed.emplace(amp::initialize(net, *optimizer, setting.level, amp_options));
     if (setting.wrapped) {
       ddp.emplace(net, World());
+      if (setting.arena) {
+        ddp->register_comm_hook(all_reduce_hook(World()));
+      }
     }
     if (setting.scheduled) {
       schedule.emplace(*optimizer, optim::exponential_lr(0.9));
@@ -97,13 +104,35 @@ void expect_same_training(const Setting& setting, int calls) {
 TEST(Capture, replays_equal_eager_steps_bit_for_bit_at_every_level) {
   for (const auto level : {amp::OptLevel::O0, amp::OptLevel::O1, amp::OptLevel::O2, amp::OptLevel::O3}) {
     expect_same_training({.level = level}, 20);
+    expect_same_training({.level = level, .arena = false}, 12);
     expect_same_training({.level = level, .options = {.clip_norm = 0.1}, .wrapped = false}, 12);
   }
 }
 
 TEST(Capture, windows_are_captured_place_by_place) {
   for (const int accumulate : {2, 3, 5}) {
-    expect_same_training({.options = {.accumulate = accumulate, .clip_norm = 0.5}}, 8 * accumulate);
+    for (const bool arena : {true, false}) {
+      expect_same_training({.options = {.accumulate = accumulate, .clip_norm = 0.5}, .arena = arena}, 8 * accumulate);
+    }
+  }
+}
+
+TEST(Capture, hashes_of_gradients_run_on_in_replays) {
+  const Setting setting{.options = {.accumulate = 2}};
+  Training eager(setting);
+  Training graph(captured(setting));
+  ReplicaCheck of_eager(World(), {.gradients = true});
+  ReplicaCheck of_graph(World(), {.gradients = true});
+  of_eager.attach(*eager.ddp);
+  of_graph.attach(*graph.ddp);
+  std::uint64_t last = 0;
+  for (int i = 0; i < 20; ++i) {
+    eager.feed(i);
+    graph.feed(i);
+    if (i % 2 == 1) {
+      EXPECT_EQ(of_graph.own_gradient_digest(), of_eager.own_gradient_digest()) << i;
+      EXPECT_NE(of_graph.own_gradient_digest(), std::exchange(last, of_graph.own_gradient_digest())) << i;
+    }
   }
 }
 
