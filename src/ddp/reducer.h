@@ -69,7 +69,9 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   void backward_failed() noexcept override;
 
   DataParallelStatistics statistics() const;
-  /// The last pass that ended did so under a silence.
+  /// All ranks have the same buffers again, whatever passes they have had.
+  void buffers_were_broadcast();
+  /// The last pass that ended did so under a silence, and buffers have not been broadcast since.
   bool last_was_quiet() const;
   std::string describe() const { return slots_.describe(); }
 

@@ -14,6 +14,11 @@ void Reducer::set_roll_call(std::shared_ptr<RollCall> roll_call) {
   roll_call_ = std::move(roll_call);
 }
 
+void Reducer::buffers_were_broadcast() {
+  const std::lock_guard lock(mutex_);
+  last_was_quiet_ = false;
+}
+
 bool Reducer::has_roll_call() const {
   const std::lock_guard lock(mutex_);
   return roll_call_ != nullptr;

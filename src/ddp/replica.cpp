@@ -96,6 +96,9 @@ void Replica::broadcast(int root) const {
   auto both = all.parameters;
   both.insert(both.end(), all.buffers.begin(), all.buffers.end());
   broadcast_tensors(world_, both, root, "model state");
+  if (reducer_) {
+    reducer_->buffers_were_broadcast();
+  }
 }
 
 std::vector<std::string> Replica::forward_collectives() const {

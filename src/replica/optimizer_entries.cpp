@@ -32,12 +32,10 @@ class Walk {
       }
     }
     const auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer_);
-    if (fused != nullptr) {
-      live(*fused);
-    }
+    const bool counted_on_device = fused != nullptr && live(*fused);
     for (const auto& group : groups) {
       for (const auto& parameter : group.params()) {
-        state(parameter, /*counted_on_device=*/fused != nullptr);
+        state(parameter, counted_on_device);
       }
     }
   }
@@ -63,7 +61,9 @@ class Walk {
     entries_.push_back({master ? StateKind::Master : StateKind::Parameter, identity.name, parameter});
   }
 
-  void live(const optim::FusedOptimizer& fused) {
+  /// True if steps are counted in live tensors, as they are from the first step on, and after a load from the next.
+  bool live(const optim::FusedOptimizer& fused) {
+    bool counts = false;
     for (const auto& found : fused.live_tensors()) {
       switch (found.what) {
         case optim::LiveTensor::What::LearningRate:
@@ -72,15 +72,17 @@ class Walk {
           break;
         case optim::LiveTensor::What::StepCount:
           entries_.push_back({StateKind::StepCount, name_of(found.parameter), found.tensor});
+          counts = true;
           break;
         case optim::LiveTensor::What::Master:
           entries_.push_back({StateKind::Master, name_of(found.parameter), found.tensor});
           break;
       }
     }
+    return counts;
   }
 
-  /// The step count in a fused optimizer's state is a copy that may lag behind the device's.
+  /// A step count in the state of an optimizer that counts in live tensors is a copy that may lag behind.
   void state(const at::Tensor& parameter, bool counted_on_device) {
     const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
     if (state == optimizer_.state().end()) {

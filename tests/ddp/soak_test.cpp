@@ -13,6 +13,7 @@
 #include "lockstep/amp/opt_level.h"
 #include "lockstep/comm/launch.h"
 #include "lockstep/ddp/join.h"
+#include "lockstep/replica/replica_check.h"
 #include "support/models.h"
 #include "support/ranks.h"
 #include "support/replicas.h"
@@ -92,14 +93,16 @@ struct Tally {
 /// One model from its wrapping to its end, under one opt level and one hook.
 class Life {
  public:
-  Life(World& world, Driver& driver, Tally& tally)
+  Life(World& world, Driver& driver, Tally& tally, bool hashes_gradients)
       : world_(world),
         driver_(driver),
         tally_(tally),
         adam_(net_.parameters(), torch::optim::AdamOptions(1e-3)),
         amp_(amp::initialize(net_, adam_, static_cast<amp::OptLevel>(driver.below(3)),
                              {.loss_scale = amp::LossScale("dynamic")})),
-        ddp_(net_, world, draw_options(driver)) {
+        ddp_(net_, world, draw_options(driver)),
+        check_(world, {.gradients = hashes_gradients}) {
+    check_.attach(ddp_).attach(adam_).attach(amp_);
     if (auto hook = draw_hook(driver, world)) {
       ddp_.register_comm_hook(std::move(hook));
     }
@@ -117,6 +120,8 @@ class Life {
 
   void expect_equal_replicas(int step) {
     EXPECT_TRUE(test::same_on_all_ranks(world_, state())) << "step " << step << ", " << amp_.describe();
+    check_.compare();
+    EXPECT_NO_THROW(check_.verdict()) << "step " << step;
     EXPECT_TRUE(net_.in->weight.isfinite().all().item<bool>()) << step;
   }
 
@@ -219,6 +224,7 @@ class Life {
   torch::optim::Adam adam_;
   amp::Amp amp_;
   DistributedDataParallel<BranchesImpl> ddp_;
+  ReplicaCheck check_;
 };
 
 TEST(Soak, ranks_stay_bitwise_equal_over_2000_steps_of_everything_at_once) {
@@ -226,7 +232,7 @@ TEST(Soak, ranks_stay_bitwise_equal_over_2000_steps_of_everything_at_once) {
     Driver driver(20);
     Tally tally;
     for (int start = 0; start < kSteps; start += kStepsPerLife) {
-      Life life(world, driver, tally);
+      Life life(world, driver, tally, start / kStepsPerLife % 2 == 0);
       for (int step = start; step < start + kStepsPerLife; ++step) {
         life.step();
         if (step % 10 == 9) {

@@ -2,9 +2,13 @@
 #include "lockstep/replica/replica_check.h"
 
 #include <c10/util/Logging.h>
+#include <torch/serialize.h>
 
+#include <array>
 #include <mutex>
+#include <sstream>
 
+#include "lockstep/ddp/join.h"
 #include "replica/training.h"
 
 namespace lockstep {
@@ -84,6 +88,31 @@ TEST(ReplicaCheck, a_quiet_backward_leaves_buffers_apart_and_is_no_alarm) {
   });
 }
 
+TEST(ReplicaCheck, a_join_that_a_rank_leaves_within_a_window_is_no_alarm) {
+  run(3, [](World& world) {
+    auto net = test::model_with_buffers(1);
+    DistributedDataParallel ddp(net, world);
+    ReplicaCheck check(world);
+    check.attach(ddp);
+    const auto window = [&](int passes) {
+      for (int pass = 0; pass < passes; ++pass) {
+        const auto quiet = pass == 1 ? std::nullopt : std::optional(ddp.no_sync());
+        ddp.forward(test::random({2, 5}, static_cast<std::uint64_t>(world.rank()))).sum().backward();
+      }
+    };
+    join(
+        ddp, [&] { window(world.rank() == 1 ? 3 : 2); }, nullptr);
+    EXPECT_NO_THROW(check.step());
+    {
+      const auto quiet = ddp.no_sync();
+      ddp.forward(test::random({2, 5}, static_cast<std::uint64_t>(world.rank()))).sum().backward();
+    }
+    ddp.broadcast_now();
+    EXPECT_NO_THROW(check.step());
+    EXPECT_EQ(ddp.difference(), "");
+  });
+}
+
 TEST(ReplicaCheck, a_skipped_step_is_no_alarm) {
   run(2, [](World& world) {
     Training training(world, {});
@@ -113,6 +142,37 @@ TEST(ReplicaCheck, compares_every_nth_step_only) {
     never.step();
     EXPECT_EQ(world.collectives_issued(), before);
     EXPECT_THROW(ReplicaCheck(world, {.every = -1}), InputError);
+  });
+}
+
+/// What a check finds where rank 1 has loaded the optimizer's file number `theirs` (0: none) and the others the second.
+std::string found_after_load(World& world, std::size_t theirs) {
+  Training training(world, {});
+  std::array<std::stringstream, 3> files;
+  for (std::size_t step = 1; step < files.size(); ++step) {
+    training.train();
+    torch::save(training.optimizer_, files[step]);
+  }
+  const auto number = world.rank() == 1 ? theirs : 2;
+  if (number > 0) {
+    torch::load(training.optimizer_, files[number]);
+  }
+  training.check_.compare();
+  try {
+    training.check_.verdict();
+  } catch (const ReplicaError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(ReplicaCheck, after_a_load_names_the_rank_that_read_another_file_or_none) {
+  run(3, [](World& world) {
+    EXPECT_EQ(found_after_load(world, 2), "");
+    const auto older = found_after_load(world, 1);
+    EXPECT_TRUE(mentions(older, "step count 0.weight differs from rank 0 on rank 1 at []: 1 ")) << older;
+    const auto none = found_after_load(world, 0);
+    EXPECT_TRUE(mentions(none, "rank 1 holds")) << none;
   });
 }
 
