@@ -15,6 +15,7 @@
 #include <lockstep/ddp/data_parallel.h>
 #include <lockstep/optim/adam.h>
 #include <lockstep/optim/lr_schedule.h>
+#include <lockstep/replica/replica_check.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
@@ -114,6 +115,7 @@ class Trainer {
   std::int64_t steps_;  // of one epoch
   std::int64_t batches_ = 0;
   lockstep::optim::LrScheduler schedule_;  // by batches seen, skipped steps among them
+  lockstep::ReplicaCheck check_;           // weights, masters, moments and loss scale are equal on all ranks
 };
 
 Net make_net(const lockstep::World& world, std::uint64_t seed) {
@@ -138,7 +140,10 @@ Trainer::Trainer(const lockstep::World& world, const Settings& settings)
       ddp_(net_, world),
       batch_(std::max<std::size_t>(settings.batch / static_cast<std::size_t>(world.size()), 1)),
       steps_(static_cast<std::int64_t>((train_sampler_.size() + batch_ - 1) / batch_)),
-      schedule_(optimizer_, lockstep::optim::polynomial_lr(steps_ * settings.epochs)) {}
+      schedule_(optimizer_, lockstep::optim::polynomial_lr(steps_ * settings.epochs)),
+      check_(world, {.every = 100}) {
+  check_.attach(ddp_).attach(optimizer_).attach(amp_);
+}
 
 Totals Trainer::train(int epoch) {
   train_sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
@@ -152,6 +157,7 @@ Totals Trainer::train(int epoch) {
     amp_.scale(loss).backward();  // gradients are averaged over all ranks while this runs
     amp_.step(optimizer_);
     schedule_.step_to(++batches_);
+    check_.step();
 
     totals.add(loss, scores, labels);
     progress.step([&] { return "loss " + examples::decimal(totals.loss(), 4); });
