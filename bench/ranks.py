@@ -13,12 +13,17 @@ def free_port():
         return s.getsockname()[1]
 
 
+def environment(rank, ranks, port):
+    """torchrun's variables for a rank of this machine."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+
+
 def run(command, ranks):
     """Rank 0's lines, {case: {figure: microseconds}}."""
-    shared = dict(os.environ, WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+    port = free_port()
     started = [
-        subprocess.Popen(command, env=dict(shared, RANK=str(r), LOCAL_RANK=str(r)), stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(command, env=os.environ | environment(r, ranks, port), stdout=subprocess.PIPE, text=True)
         for r in range(ranks)
     ]
     output = [rank.communicate()[0] for rank in started]

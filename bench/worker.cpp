@@ -4,6 +4,7 @@
 //   bench_worker --workload gpt2 --batch 16 --mode eager|captured --weights FILE
 //   bench_worker --workload gpt2 --batch 16 --mode eager --profile 5     which kernels a step takes, and how long
 //
+// With torchrun's variables it is one rank of several.
 // Prints a JSON line when it is ready, and one for each line it reads: "run N" times N optimizer steps; "quit" ends it.
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -23,40 +24,41 @@ using lockstep::bench::Case;
 using lockstep::bench::Workload;
 using nlohmann::json;
 
-void synchronize(const Case& wanted) {
-  if (wanted.device != "cpu") {
-    at::accelerator::synchronizeDevice(0);
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) {
+    at::accelerator::synchronizeDevice(device.index());
   }
 }
 
-json timed(Workload& work, const Case& wanted, int steps) {
-  synchronize(wanted);
+json timed(Workload& work, int steps) {
+  const auto device = work.device();
+  synchronize(device);
   const auto begin = std::chrono::steady_clock::now();
   at::Tensor loss;
   for (int i = 0; i < steps; ++i) {
     loss = work.step();
   }
-  synchronize(wanted);
+  synchronize(device);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   json answer{{"seconds", took.count()}, {"loss", loss.item<double>()}, {"what", work.describe()["what"]}};
-  if (wanted.device != "cpu") {
-    answer["peak_bytes"] = at::accelerator::getDeviceStats(0).allocated_bytes[0].peak;
+  if (!device.is_cpu()) {
+    answer["peak_bytes"] = at::accelerator::getDeviceStats(device.index()).allocated_bytes[0].peak;
   }
   return answer;
 }
 
-void serve(Workload& work, const Case& wanted) {
+void serve(Workload& work) {
   std::string command;
   while (std::cin >> command && command != "quit") {
     int steps = 0;
     std::cin >> steps;
-    std::cout << timed(work, wanted, steps) << std::endl;
+    std::cout << timed(work, steps) << std::endl;
   }
 }
 
 void profile(Workload& work, const Case& wanted) {
   constexpr int kWarmUp = 10;
-  timed(work, wanted, kWarmUp);
+  timed(work, kWarmUp);
   std::cout << lockstep::bench::kernel_table(wanted.profile, [&] { work.step(); });
 }
 
@@ -90,7 +92,7 @@ int main(int argc, char** argv) {
     ready["ready"] = true;
     ready["torch"] = TORCH_VERSION;
     std::cout << ready << std::endl;
-    serve(*work, wanted);
+    serve(*work);
     return 0;
   } catch (const CLI::Error& error) {
     return app.exit(error);

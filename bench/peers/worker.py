@@ -3,15 +3,19 @@
 
     python3 worker.py --workload gpt2 --batch 16 --mode eager|compiled|captured --weights FILE
 
+With torchrun's variables it is one rank of several, under DistributedDataParallel.
 Speaks bench_worker's protocol: a JSON line when it is ready, then one for each line read ("run N", "quit").
 "captured" is the whole step, written by hand as one CUDA graph: forward, backward, unscale, clip, optimizer, scale.
 """
 import argparse
+import contextlib
 import json
+import os
 import sys
 import time
 
 import torch
+import torch.distributed as dist
 
 from models import MODELS, batch_of
 from weights import loss_and_norm, read
@@ -70,10 +74,11 @@ class Training:
             self.values |= self.check(model)
         if options.workload == "resnet50":
             model = model.to(memory_format=torch.channels_last)
-        self.model = model
+        self.stream = torch.cuda.Stream() if options.mode == "captured" else None
+        self.model = self.wrapped(model)
         self.clip = 1.0 if options.workload in ("gpt2", "small") else 0.0
         self.optimizer = self.make_optimizer()
-        self.forward = torch.compile(model) if options.mode == "compiled" else model
+        self.forward = torch.compile(self.model) if options.mode == "compiled" else self.model
         # With 65536 the first step overflows, and torch's fused SGD then goes on with a momentum it never wrote.
         scale = 1024.0 if options.workload == "resnet50" else 65536.0
         self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=device.type == "cuda")
@@ -95,6 +100,17 @@ class Training:
         model.zero_grad()
         return {"check_loss": loss, "check_grad_norm": norm}
 
+    def wrapped(self, model):
+        if not dist.is_initialized():
+            return model
+        with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():  # or it cannot be captured
+            return torch.nn.parallel.DistributedDataParallel(
+                model, device_ids=[self.device.index] if self.device.type == "cuda" else None,
+                gradient_as_bucket_view=True, static_graph=self.options.accumulate == 1)  # fmt: skip
+
+    def quiet(self, last):
+        return contextlib.nullcontext() if last or not dist.is_initialized() else self.model.no_sync()
+
     def make_optimizer(self):
         parameters = list(self.model.parameters())
         captured = self.options.mode == "captured"
@@ -105,17 +121,18 @@ class Training:
         return torch.optim.AdamW(parameters, 1e-4, fused=True, capturable=captured)
 
     def make_inputs(self):
-        generator = torch.Generator().manual_seed(2)
+        generator = torch.Generator().manual_seed(2 + (dist.get_rank() if dist.is_initialized() else 0))
         batch = [t.to(self.device) for t in batch_of(self.options.workload, self.options.batch, generator)]
         if self.options.workload == "resnet50":
             batch[0] = batch[0].contiguous(memory_format=torch.channels_last)
         return batch
 
     def eager_step(self):
-        for _ in range(self.options.accumulate):
-            with torch.autocast(self.device.type, self.dtype):
-                loss = self.forward(*self.inputs)
-            self.scaler.scale(loss / self.options.accumulate).backward()
+        for i in range(self.options.accumulate):
+            with self.quiet(i + 1 == self.options.accumulate):
+                with torch.autocast(self.device.type, self.dtype):
+                    loss = self.forward(*self.inputs)
+                self.scaler.scale(loss / self.options.accumulate).backward()
         if self.clip:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -125,10 +142,10 @@ class Training:
         return loss.detach()
 
     def capture(self):
-        stream = torch.cuda.Stream()
+        stream = self.stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(5):
+            for _ in range(11):  # that many DistributedDataParallel needs before it can be captured
                 self.eager_step()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -151,9 +168,21 @@ def timed(work, device, steps):
     return {"seconds": time.perf_counter() - begin, "loss": loss.item()}
 
 
+def start(options):
+    """This rank's device; the process group exists where there are several ranks."""
+    if "WORLD_SIZE" not in os.environ:
+        return torch.device(options.device)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if options.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # its watchdog disturbs captures
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
 def main():
     options = arguments()
-    device = torch.device(options.device)
+    device = start(options)
     torch.backends.cudnn.benchmark = True
     work = (Tail if options.workload == "tail" else Training)(options, device)
     say(ready=True, torch=torch.__version__, **work.values)

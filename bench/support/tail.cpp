@@ -28,6 +28,8 @@ class Tail : public Workload {
     return clip.norm;
   }
 
+  c10::Device device() const override { return parameters_.front().device(); }
+
   nlohmann::json describe() const override {
     return {{"parameters", kTensors * size_}, {"what", "float16 parameters, fp32 masters; norm + clip + AdamW"}};
   }

@@ -117,10 +117,12 @@ std::int64_t count(const torch::nn::Module& module) {
   return sum;
 }
 
-World world_on(c10::Device device) {
+World world_of(const Case& wanted) {
   WorldOptions options;
-  options.device = device;
-  return World(options);
+  if (wanted.device == "cpu") {
+    options.device = c10::Device(c10::kCPU);
+  }
+  return World::from_environment(options);
 }
 
 void to_channels_last(torch::nn::Module& module) {
@@ -135,12 +137,13 @@ class Training : public Workload {
  public:
   explicit Training(const Case& wanted)
       : wanted_(wanted),
-        device_(wanted.device),
+        world_(world_of(wanted)),
+        device_(world_.device()),
         model_(prepared()),
-        batch_(make_batch(wanted, device_)),
+        batch_(seeded_batch()),
         optimizer_(make_optimizer(wanted, model_.module->parameters())),
         amp_(amp::initialize(*model_.module, *optimizer_, amp::OptLevel::O2)),
-        ddp_([module = model_.module] { return ddp::tensors_of(*module); }, world_on(device_)),
+        ddp_([module = model_.module] { return ddp::tensors_of(*module); }, world_),
         step_({.optimizer = *optimizer_, .ddp = &ddp_, .amp = &amp_}, loss(), step_options()) {}
 
   at::Tensor step() override {
@@ -150,6 +153,8 @@ class Training : public Workload {
     }
     return last;
   }
+
+  c10::Device device() const override { return device_; }
 
   nlohmann::json describe() const override {
     auto facts = facts_;
@@ -172,6 +177,12 @@ class Training : public Workload {
     return model;
   }
 
+  /// Ranks train on different batches.
+  TrainStep::Inputs seeded_batch() const {
+    at::manual_seed(static_cast<std::uint64_t>(world_.rank()));
+    return make_batch(wanted_, device_);
+  }
+
   TrainStep::Loss loss() {
     return [this](const TrainStep::Inputs& in) { return amp_.forward(model_.loss, in[0], in[1]); };
   }
@@ -186,6 +197,7 @@ class Training : public Workload {
   }
 
   Case wanted_;
+  World world_;
   c10::Device device_;
   nlohmann::json facts_ = nlohmann::json::object();
   Model model_;

@@ -26,11 +26,12 @@ class Workload {
   virtual ~Workload() = default;
   /// One optimizer step; returns the loss, one element, without waiting for the device.
   virtual at::Tensor step() = 0;
+  virtual c10::Device device() const = 0;
   /// What runs, and what was checked before it runs.
   virtual nlohmann::json describe() const = 0;
 };
 
-/// mlp, linear, small, gpt2, resnet50.
+/// mlp, linear, small, gpt2, resnet50: one rank of the world that the environment describes.
 std::unique_ptr<Workload> make_training(const Case& wanted);
 /// What comes after backward, alone; `batch` is the number of parameters.
 std::unique_ptr<Workload> make_tail(const Case& wanted);

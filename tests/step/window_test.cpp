@@ -111,7 +111,7 @@ TEST(Windows, a_short_window_is_reduced_over_ranks_once) {
         step({slope(value * (world.rank() + 1))});
       }
       EXPECT_TRUE(step.finish().ended());
-      EXPECT_EQ(world.collectives_issued() - before, 1U);
+      EXPECT_EQ(world.collectives_issued() - before, ranks > 1 ? 1U : 0U);  // alone there is nothing to reduce
       EXPECT_NEAR(model.used(), 2.0 * (ranks + 1) / 2, 1e-6);
     });
   }
