@@ -6,8 +6,8 @@
 
 namespace lockstep::ddp {
 
-/// slot = gradient * scale, with the same bits as at::mul_out, where both are small and lie on the CPU in the same
-/// order; elsewhere returns false and does nothing.
+/// slot = gradient * scale, with the bits of at::mul_out (a NaN is only some NaN), where both are small, lie on the CPU
+/// in the same order and are float, double, half or bfloat16; elsewhere returns false and does nothing.
 bool scale_if_small(const at::Tensor& slot, const at::Tensor& gradient, double scale);
 
 }  // namespace lockstep::ddp

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "core/digest.h"
@@ -14,7 +15,7 @@ namespace {
 using Limits = std::numeric_limits<float>;
 
 at::Tensor awkward(at::ScalarType dtype) {
-  auto values = at::randn({6, 5, 4}, at::TensorOptions(dtype));
+  auto values = (100 * at::randn({6, 50, 4})).to(dtype);
   auto flat = values.view({-1});
   flat[0] = Limits::infinity();
   flat[1] = Limits::quiet_NaN();
@@ -24,13 +25,19 @@ at::Tensor awkward(at::ScalarType dtype) {
   return values;
 }
 
+/// ATen writes NaN in 16 bits as another NaN where it uses wide registers.
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bits = [](const at::Tensor& tensor) { return core::digest(tensor.nan_to_num(-7, INFINITY, -INFINITY)); };
+  return at::equal(a.isnan(), b.isnan()) && bits(a) == bits(b);
+}
+
 TEST(SmallCopies, have_the_bits_of_a_product) {
-  for (const auto dtype : {at::kFloat, at::kDouble}) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     for (const auto& gradient : {awkward(dtype), awkward(dtype).permute({2, 0, 1}), awkward(dtype)[0][2].clone()}) {
-      for (const double scale : {1.0, 0.5, 1.0 / 3, 1e-30}) {
+      for (const double scale : {1.0, 0.5, 1.0 / 3, 1.0 / 7, 1e-30}) {
         const auto slot = at::empty_like(gradient);
         EXPECT_TRUE(scale_if_small(slot, gradient, scale));
-        EXPECT_TRUE(core::digest(slot) == core::digest(gradient * scale)) << gradient.sizes() << " " << scale;
+        EXPECT_TRUE(same_bits(slot, gradient * scale)) << dtype << gradient.sizes() << " " << scale;
       }
     }
   }
@@ -48,7 +55,6 @@ TEST(SmallCopies, leave_to_aten_what_does_not_suit) {
     const auto slot = at::zeros({4, 6}, gradient.options().layout(at::kStrided));
     return !scale_if_small(slot, gradient, 2) && at::equal(slot, at::zeros_like(slot));
   };
-  EXPECT_TRUE(refused(at::ones({4, 6}, at::kHalf)));
   EXPECT_TRUE(refused(at::ones({4, 6}, at::kComplexFloat)));
   EXPECT_TRUE(refused(at::ones({6, 4}).t()));
   EXPECT_TRUE(refused(at::ones({1, 6}).expand({4, 6})));
