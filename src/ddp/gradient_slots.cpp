@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "ddp/model_tensors.h"
+#include "ddp/shared_memory.h"
 #include "ddp/small_copies.h"
 
 namespace lockstep::ddp {
@@ -120,7 +121,7 @@ bool GradientSlots::take(int index) {
   }
   check_gradient(index, grad);
   if (in_place()) {
-    grad = grad.is_sparse() ? grad.to_dense() : grad;  // as in every other world
+    grad = grad.is_sparse() ? grad.to_dense() : grad.requires_grad() ? grad.detach() : grad;  // as in larger worlds
     return true;
   }
   if (first) {
@@ -137,6 +138,19 @@ void GradientSlots::publish(int index) {
   if (!in_place()) {
     parameter(index).mutable_grad() = alias(index);
   }
+}
+
+void GradientSlots::separate() {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor*> own;
+  own.reserve(parameters_.size());
+  for (int i = 0; i < size(); ++i) {
+    auto& grad = parameter(i).mutable_grad();
+    if (in_place() || !grad.is_same(alias(i))) {
+      own.push_back(&grad);
+    }
+  }
+  ddp::separate(own);
 }
 
 at::Tensor GradientSlots::bucket(int index) const {

@@ -37,6 +37,8 @@ class GradientSlots {
 
   /// Makes `.grad` an alias of the slot.
   void publish(int index);
+  /// Parts gradients that autograd has made share memory, where they are its own.
+  void separate();
 
   const at::Tensor& alias(int index) const { return arena_->alias(index); }
 

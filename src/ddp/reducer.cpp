@@ -208,6 +208,7 @@ void Reducer::backward_done() {
     throw;
   }
   queue_.learn();
+  slots_.separate();
   reset();
 }
 

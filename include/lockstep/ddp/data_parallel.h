@@ -70,11 +70,12 @@ struct DataParallelStatistics {
   std::uint64_t reduced_backwards = 0;   ///< backward passes that ended with reduced gradients
   std::uint64_t quiet_backwards = 0;     ///< backward passes under no_sync
   std::uint64_t shadowed_backwards = 0;  ///< passes of other ranks that this rank joined after its inputs had ended
-  std::uint64_t all_reduces = 0;         ///< buckets handed to the all-reduce, or to the communication hook
-  std::uint64_t bytes_reduced = 0;       ///< bytes handed to them
-  std::int64_t buckets = 0;              ///< number of buckets
-  double exposed_seconds = 0;            ///< host time spent waiting for reductions after the last gradient
-  std::vector<std::string> unused;       ///< parameters without a gradient on this rank in the last reduced backward
+  std::uint64_t all_reduces =
+      0;  ///< buckets handed to the all-reduce or the communication hook; in a world of one, that would have been
+  std::uint64_t bytes_reduced = 0;  ///< bytes handed to them
+  std::int64_t buckets = 0;         ///< number of buckets
+  double exposed_seconds = 0;       ///< host time spent waiting for reductions after the last gradient
+  std::vector<std::string> unused;  ///< parameters without a gradient on this rank in the last reduced backward
 };
 
 struct JoinOptions;
@@ -206,7 +207,8 @@ struct Kept {
 /// than one big batch would.
 ///
 /// After a reduced backward every `.grad` is an alias of one flat buffer. Clearing it by `zero_grad()` (either form) is
-/// right; so is keeping a handle to it: the handle then gets memory of its own at the next backward.
+/// right; so is keeping a handle to it: the handle then gets memory of its own at the next backward. In a world of one
+/// there is no such buffer: gradients stay where autograd has put them, without a copy.
 template <class Model>
 class DistributedDataParallel : public DataParallelBase {
  public:
