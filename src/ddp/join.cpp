@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/ddp/join.h"
 
+#include <optional>
+
 #include "core/check.h"
 #include "core/exception_text.h"
 #include "ddp/replica.h"
@@ -49,17 +51,17 @@ class Joined {
  public:
   Joined(ddp::Replica& replica, const std::shared_ptr<ddp::RollCall>& roll_call, bool has_step) : replica_(replica) {
     replica_.reducer().set_roll_call(roll_call);
-    replica_.pause_watching(!has_step);
+    if (!has_step) {
+      unwatched_.emplace(replica);
+    }
   }
-  ~Joined() {
-    replica_.reducer().set_roll_call(nullptr);
-    replica_.pause_watching(false);
-  }
+  ~Joined() { replica_.reducer().set_roll_call(nullptr); }
   Joined(const Joined&) = delete;
   Joined& operator=(const Joined&) = delete;
 
  private:
   ddp::Replica& replica_;
+  std::optional<ddp::WatchPause> unwatched_;
 };
 
 void shadow_the_others(ddp::Reducer& reducer, const std::function<void()>& step) {

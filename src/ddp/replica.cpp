@@ -133,7 +133,7 @@ void Replica::after_reduction(int source) {
 }
 
 void Replica::watch_step() {
-  if (watch_ && !watching_is_paused_) {
+  if (watch_ && watch_pauses_ == 0) {
     watch_->step();
   }
 }

@@ -28,10 +28,9 @@ class Replica {
   bool buffers_are_equal() const { return options_.broadcast_buffers && !reducer_->last_was_quiet(); }
   /// A ReplicaCheck has taken over what the environment asks for.
   void stop_watching() { watch_.reset(); }
-  /// A captured pass that reduces was replayed: what the recording of it left out.
-  void pass_was_replayed() { watch_step(); }
-  /// For a while in which replicas may differ.
-  void pause_watching(bool pause) { watching_is_paused_ = pause; }
+  /// Compares replicas where the environment asks for it. Each reduced pass ends with it, unless watching is paused.
+  void watch_step();
+  void pause_watching(int change) { watch_pauses_ += change; }
   void broadcast(int root) const;
   /// Throws, on every rank, where the model's parameters are no longer those that were wrapped.
   void check_parameters_unchanged() const;
@@ -45,7 +44,6 @@ class Replica {
   void synchronise() const;
   void broadcast_buffers(int source) const;
   void start_watching();
-  void watch_step();
   void after_reduction(int source);
   void remember();
   bool looks_unchanged() const;
@@ -65,8 +63,20 @@ class Replica {
   std::vector<const void*> identities_;
   bool has_buffers_ = false;
   std::shared_ptr<Reducer> reducer_;
-  bool watching_is_paused_ = false;
+  int watch_pauses_ = 0;
   std::optional<replica::Watch> watch_;  // where LOCKSTEP_CHECK_EVERY asks for it
+};
+
+/// For a while in which replicas may differ, or in which somebody else calls `watch_step`.
+class WatchPause {
+ public:
+  explicit WatchPause(Replica& replica) : replica_(replica) { replica_.pause_watching(1); }
+  ~WatchPause() { replica_.pause_watching(-1); }
+  WatchPause(const WatchPause&) = delete;
+  WatchPause& operator=(const WatchPause&) = delete;
+
+ private:
+  Replica& replica_;
 };
 
 }  // namespace lockstep::ddp

@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "core/check.h"
-#include "ddp/replica.h"
 #include "lockstep/amp/autocast.h"
 #include "lockstep/amp/opt_level.h"
 #include "lockstep/optim/fused.h"
@@ -134,9 +133,6 @@ TrainStepResult TrainStep::Impl::replay(const Inputs& inputs, bool ends) {
   amp::StepOutcome outcome(std::move(outputs.found_inf), std::move(outputs.norm));
   end_window(outcome);
   update_.check_skips();
-  if (parts_.ddp != nullptr) {
-    parts_.ddp->replica_->pass_was_replayed();
-  }
   return {std::move(outputs.loss), std::move(outcome)};
 }
 

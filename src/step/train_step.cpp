@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "core/check.h"
+#include "ddp/replica.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "step/train_step_impl.h"
 
@@ -99,10 +100,16 @@ at::Tensor TrainStep::Impl::micro_batch(const Inputs& inputs, bool ends) {
   if (start.is_alias_of(weight)) {
     start = start.clone();  // a parameter that is only viewed on its way to the loss keeps it as `.grad`, to be written
   }
+  const auto unwatched = pause_watching();
   spoilt_ = true;
   loss.backward(start);
   spoilt_ = false;
   return loss.detach();
+}
+
+/// Replicas are compared where a replay can be too: after the update. So ranks may differ in whether they replay.
+std::unique_ptr<ddp::WatchPause> TrainStep::Impl::pause_watching() const {
+  return parts_.ddp == nullptr ? nullptr : std::make_unique<ddp::WatchPause>(*parts_.ddp->replica_);
 }
 
 amp::StepOutcome TrainStep::Impl::take_step() {
@@ -154,6 +161,9 @@ void TrainStep::Impl::end_window(const amp::StepOutcome& outcome) {
       settle();
     }
   }
+  if (parts_.ddp != nullptr) {
+    parts_.ddp->replica_->watch_step();
+  }
 }
 
 void TrainStep::Impl::settle() {
@@ -175,6 +185,7 @@ TrainStepResult TrainStep::Impl::finish() {
     update_.scale(at::zeros({}, at::TensorOptions(device_)));  // replays leave no trace on the host: say it again
   }
   if (parts_.ddp != nullptr) {
+    const auto unwatched = pause_watching();
     spoilt_ = true;
     parts_.ddp->synchronize_gradients();
     spoilt_ = false;

@@ -15,6 +15,9 @@
 #include "step/window.h"
 
 namespace lockstep {
+namespace ddp {
+class WatchPause;
+}
 
 class TrainStep::Impl {
  public:
@@ -34,6 +37,7 @@ class TrainStep::Impl {
   at::Tensor evaluate(const Inputs& inputs) const;
   /// Forward and backward, eagerly or under capture.
   at::Tensor micro_batch(const Inputs& inputs, bool ends);
+  std::unique_ptr<ddp::WatchPause> pause_watching() const;
   amp::StepOutcome take_step();
   /// A whole micro-batch for a recording. Leaves no trace on the host.
   step::Outputs recorded(const Inputs& inputs, step::Place place);

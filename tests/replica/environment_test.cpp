@@ -2,6 +2,7 @@
 // LOCKSTEP_CHECK_EVERY turns the check on in a program that knows nothing of it.
 #include <cstdlib>
 
+#include "lockstep/step/train_step.h"
 #include "replica/training.h"
 
 namespace lockstep {
@@ -48,6 +49,34 @@ TEST(CheckEvery, leaves_per_rank_buffers_and_quiet_passes_alone) {
         EXPECT_NO_THROW(ddp.forward(test::random({2, 5}, static_cast<std::uint64_t>(world.rank()))).sum().backward());
       }
       EXPECT_NO_THROW(backward(ddp));
+    }
+  });
+}
+
+/// So ranks of which some replay a captured step and some do not compare the same weights.
+TEST(CheckEvery, watches_a_train_step_after_its_update_and_once) {
+  const Every every("1");
+  run(3, [](World& world) {
+    auto net = test::model_with_buffers(1);
+    DistributedDataParallel ddp(net, world);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    TrainStep step({.optimizer = optimizer, .ddp = &ddp},
+                   [&](const TrainStep::Inputs& inputs) { return ddp.forward(inputs[0]).sum(); }, {.accumulate = 2});
+    const auto x = test::random({2, 5}, static_cast<std::uint64_t>(world.rank()));
+    for (int window = 0; window < 2; ++window) {
+      EXPECT_NO_THROW(step({x}));
+      EXPECT_NO_THROW(step({x}));
+    }
+    if (world.rank() == 2) {
+      optimizer.param_groups()[0].options().set_lr(0.2);
+    }
+    EXPECT_NO_THROW(step({x}));
+    try {
+      step({x});
+      ADD_FAILURE() << "an update that differs was missed";
+    } catch (const ReplicaError& error) {
+      EXPECT_TRUE(test::mentions(error.what(), "at step 3: parameter 0.weight")) << error.what();
+      EXPECT_EQ(error.report().differences[0].ranks, std::vector<int>{2});
     }
   });
 }
