@@ -8,6 +8,7 @@
 
 #include "amp/low_precision.h"
 #include "core/check.h"
+#include "core/moved.h"
 
 namespace lockstep::amp {
 namespace {
@@ -62,8 +63,8 @@ at::Tensor unscale_and_check(const std::vector<at::Tensor>& gradients, const at:
       continue;
     }
     auto found = at::zeros_like(factor, factor.options().device(device));
-    at::_amp_foreach_non_finite_check_and_unscale_(list, found, factor.to(device, /*non_blocking=*/true));
-    found_anywhere = at::maximum(found_anywhere, found.to(factor.device(), /*non_blocking=*/true));
+    at::_amp_foreach_non_finite_check_and_unscale_(list, found, core::moved(factor, device));
+    found_anywhere = at::maximum(found_anywhere, core::moved(found, factor.device()));
   }
   return found_anywhere;
 }

@@ -5,6 +5,7 @@
 
 #include "amp/low_precision.h"
 #include "core/check.h"
+#include "core/moved.h"
 
 namespace lockstep::amp {
 namespace {
@@ -25,7 +26,7 @@ at::Tensor LossScaler::scale(const at::Tensor& output) {
   if (!state_.placed()) {
     state_.place(output.device());
   }
-  const auto scale = state_.scale().to(output.device(), /*non_blocking=*/true);
+  const auto scale = core::moved(state_.scale(), output.device());
   return (low_precision(output) ? output.to(at::kFloat) : output) * scale;
 }
 

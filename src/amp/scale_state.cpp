@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "core/check.h"
+#include "core/moved.h"
 
 namespace lockstep::amp {
 
@@ -23,7 +24,7 @@ at::Tensor ScaleState::inverse() const {
 }
 
 void ScaleState::advance(const at::Tensor& found_inf, const ScaleLaw& law) {
-  const auto found = found_inf.to(scale_.device(), /*non_blocking=*/scale_.is_cuda());
+  const auto found = core::moved(found_inf, scale_.device());
   const ScaleCells cells{scale_.mutable_data_ptr<float>(), growth_tracker_.mutable_data_ptr<std::int32_t>(),
                          hysteresis_tracker_.mutable_data_ptr<float>(), skips_.mutable_data_ptr<float>()};
   if (scale_.is_cuda()) {

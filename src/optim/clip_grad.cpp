@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "core/check.h"
+#include "core/moved.h"
 #include "core/runs.h"
 #include "optim/norm.h"
 #include "optim/plan.h"
@@ -128,7 +129,7 @@ at::Tensor joined_power(const std::vector<DeviceGrads>& grads, Norm norm) {
   }
   auto power = power_on(grads[0], norm, nullptr);
   for (std::size_t i = 1; i < grads.size(); ++i) {
-    const auto other = power_on(grads[i], norm, nullptr).to(power.device(), /*non_blocking=*/power.is_cuda());
+    const auto other = core::moved(power_on(grads[i], norm, nullptr), power.device());
     power = norm == Norm::inf ? at::maximum(power, other) : power + other;
   }
   return power;
@@ -167,7 +168,7 @@ void check_finite(const ClipResult& result, double norm_type) {
 }
 
 void scale(const DeviceGrads& grads, const at::Tensor& factor) {
-  const auto here = factor.to(grads.device, /*non_blocking=*/grads.device.is_cuda());
+  const auto here = core::moved(factor, grads.device);
   if (grads.device.is_cpu()) {
     return scale_on_cpu(grads.spans, here.const_data_ptr<float>());
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/moved.h"
 #include "core/runs.h"
 
 namespace lockstep::optim {
@@ -106,7 +107,7 @@ const float* value_on(c10::Device device, const at::Tensor& input, std::vector<a
   if (!input.defined()) {
     return nullptr;
   }
-  return keep.emplace_back(input.to(device, /*non_blocking=*/!device.is_cpu())).const_data_ptr<float>();
+  return keep.emplace_back(core::moved(input, device)).const_data_ptr<float>();
 }
 
 }  // namespace

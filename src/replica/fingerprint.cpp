@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/digest.h"
+#include "core/moved.h"
 
 namespace lockstep::replica {
 namespace {
@@ -77,7 +78,7 @@ at::Tensor row_on(c10::Device where, const Entries& entries) {
     if (share.device.is_cpu()) {
       on_host = digest_on_host(share);
     } else {
-      on_devices.push_back(core::digests_of(share.tensors).to(where, /*non_blocking=*/true));
+      on_devices.push_back(core::moved(core::digests_of(share.tensors), where));
     }
   }
   row[0].fill_(structure_of(entries));

@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/digest.h"
+#include "core/moved.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -15,7 +16,7 @@ constexpr auto kStep = static_cast<std::int64_t>(core::kKeyStep);
 
 void append(const at::Tensor& running, const GradientBucket& bucket) {
   const c10::NoGradGuard no_grad;
-  const auto next = core::digests_of({bucket.buffer}).to(running.device(), /*non_blocking=*/true);
+  const auto next = core::moved(core::digests_of({bucket.buffer}), running.device());
   running.narrow(0, bucket.index, 1).mul_(kStep).add_(next);
 }
 
