@@ -52,7 +52,8 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   /// Throws InputError after the first backward, for a second hook, and for an empty one.
   void set_hook(CommHook hook);
 
-  /// Hashes each bucket before and after its reduction from the next pass on.
+  /// Hashes each bucket before and after its reduction from the next pass on. Throws InputError once a pass is
+  /// recorded.
   std::shared_ptr<const GradientDigests> hash_gradients();
 
   /// Within a join: passes that reduce start with a roll call. nullptr ends it.
@@ -111,6 +112,7 @@ class Reducer : public BackwardListener, public std::enable_shared_from_this<Red
   std::uint32_t step_ = 0;
   CommHook hook_;
   bool hook_is_users_ = false;
+  bool recorded_ = false;  // some pass was captured: what it does when replayed is settled
   std::shared_ptr<GradientDigests> digests_;
   std::shared_ptr<RollCall> roll_call_;
   int divisor_;                                   // of the sum over ranks

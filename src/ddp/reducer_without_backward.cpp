@@ -34,8 +34,10 @@ void Reducer::before_forward() {
 void Reducer::answer(RollCall::Answer mine) {
   divisor_ = world_.size();
   source_ = 0;
+  const bool capturing = core::capturing();
+  recorded_ = recorded_ || capturing;
   if (roll_call_) {
-    core::check(!core::capturing(), "ddp.join", [] {
+    core::check(!capturing, "ddp.join", [] {
       return core::Problem{"a step is being captured, which ranks without inputs cannot take part in"};
     });
     roll_call_->call(mine);
@@ -47,6 +49,10 @@ void Reducer::answer(RollCall::Answer mine) {
 std::shared_ptr<const GradientDigests> Reducer::hash_gradients() {
   const std::lock_guard lock(mutex_);
   if (!digests_) {
+    core::check(!recorded_, "replica.attach", [] {
+      return core::Problem{"a step has been recorded already, whose replays do not hash gradients", "", "",
+                           "attach a check with `gradients` before the first captured step"};
+    });
     digests_ = std::make_shared<GradientDigests>(statistics_.buckets, slots_.layout().groups.front().device);
     slots_.allocate();
     hook_ = digests_->around(std::move(hook_));

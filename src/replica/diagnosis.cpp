@@ -109,6 +109,9 @@ ReplicaReport diagnose(const World& world, const Entries& entries, std::int64_t 
   const auto ballots = disputes(table_of(rows));
   report.differing = static_cast<std::int64_t>(ballots.size());
   report.healthiest = healthiest(ballots, world.size());
+  report.reductions_parted = std::any_of(ballots.begin(), ballots.end(), [&](const Ballot& ballot) {
+    return entries[ballot.entry].kind == StateKind::Gradient;
+  });
   for (std::size_t i = 0; i < ballots.size() && i < located; ++i) {
     report.differences.push_back(difference_of(world, entries[ballots[i].entry], ballots[i]));
   }

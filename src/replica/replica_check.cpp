@@ -26,11 +26,7 @@ class ReplicaCheck::Impl {
   Impl(const World& world, const ReplicaCheckOptions& chosen)
       : options(chosen),
         watch(
-            world, [this] { return entries(); }, chosen.every, chosen.on_mismatch) {
-    if (chosen.gradients) {
-      watch.set_evidence([this] { return core::digest_text(own_gradient_digest()); });
-    }
-  }
+            world, [this] { return entries(); }, chosen.every, chosen.on_mismatch) {}
 
   Entries entries() const {
     Entries entries;
@@ -68,6 +64,7 @@ class ReplicaCheck::Impl {
       }
     });
     gradients.push_back(std::move(digests));
+    watch.set_evidence([this] { return core::digest_text(own_gradient_digest()); });
   }
 
   std::vector<std::function<ModelTensors()>> models;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The words of a report.
-#include <algorithm>
-
 #include "core/check.h"
 #include "lockstep/replica/replica_check.h"
 
@@ -39,10 +37,7 @@ std::string cause_of(const ReplicaReport& report) {
   if (report.own_gradients.empty()) {
     return {};
   }
-  const bool parted =
-      std::any_of(report.differences.begin(), report.differences.end(),
-                  [](const ReplicaDifference& difference) { return difference.kind == StateKind::Gradient; });
-  std::string text = parted
+  std::string text = report.reductions_parted
                          ? "\n  reductions did not give all ranks the same gradients: suspect the transport, or the "
                            "memory that they lie in"
                          : "\n  reductions gave all ranks the same gradients: a rank's own state or arithmetic is at "

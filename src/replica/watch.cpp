@@ -64,7 +64,7 @@ std::optional<ReplicaReport> Watch::verdict() {
   }
   const auto entries = list_();
   auto report = diagnose(world_, entries, compared_at_);
-  if (evidence_) {
+  if (evidence_ && report.structure.empty()) {  // else other ranks may have been given other options
     report.own_gradients = world_.all_gather_text(evidence_(), {.name = "hashes of gradients"});
   }
   act(report, entries);

@@ -143,6 +143,48 @@ TEST(GradientHashes, are_equal_again_after_a_resync) {
   });
 }
 
+/// Kinds that are likelier causes come first in a report, which names eight differences.
+TEST(GradientHashes, blame_a_reduction_that_the_report_has_no_room_to_name) {
+  run(2, [](World& world) {
+    Training training(world, {.every = 4, .gradients = true});
+    training.ddp_.register_comm_hook(faulty_all_reduce(world));
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (int i = 0; i < 9; ++i) {
+      groups.emplace_back(std::vector<at::Tensor>{at::zeros({1})},
+                          std::make_unique<torch::optim::SGDOptions>(0.1 + world.rank()));
+    }
+    torch::optim::SGD nine_rates(groups, torch::optim::SGDOptions(0.1));
+    training.check_.attach(nine_rates);
+    for (int step = 1; step < 4; ++step) {
+      training.train();
+      training.check_.step();
+    }
+    training.train();
+    EXPECT_THROW(training.check_.step(), ReplicaError);
+    const auto report = training.check_.last_report();
+    EXPECT_TRUE(report->reductions_parted);
+    EXPECT_TRUE(mentions(report->text(), "reductions did not give all ranks the same")) << report->text();
+  });
+}
+
+TEST(GradientHashes, say_nothing_where_lists_differ_or_no_wrapper_is_attached) {
+  run(2, [](World& world) {
+    Training training(world, {.on_mismatch = OnMismatch::Warn, .gradients = world.rank() == 0});
+    training.train();
+    training.check_.step();
+    ASSERT_TRUE(training.check_.last_report().has_value());
+    EXPECT_FALSE(training.check_.last_report()->structure.empty());
+    EXPECT_TRUE(training.check_.last_report()->own_gradients.empty());
+
+    auto net = test::model_with_buffers(static_cast<std::uint64_t>(world.rank()));
+    ReplicaCheck check(world, {.on_mismatch = OnMismatch::Warn, .gradients = true});
+    check.attach(*net);
+    check.step();
+    ASSERT_TRUE(check.last_report().has_value());
+    EXPECT_TRUE(check.last_report()->own_gradients.empty());
+  });
+}
+
 TEST(GradientHashes, are_not_taken_unasked) {
   run(2, [](World& world) {
     Training training(world, {});

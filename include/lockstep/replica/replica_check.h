@@ -76,9 +76,12 @@ struct LOCKSTEP_API ReplicaReport {
   std::int64_t differing = 0;
   /// Ranks hold different sets of tensors: the first place where their lists part. Then nothing else was compared.
   std::string structure;
-  /// With ReplicaCheckOptions::gradients: a hash of each rank's own gradients, as they went into all reductions so far,
-  /// 16 hexadecimal digits a rank.
+  /// With ReplicaCheckOptions::gradients, unless `structure` is set: a hash of each rank's own gradients, as they went
+  /// into all reductions so far, 16 hexadecimal digits a rank.
   std::vector<std::string> own_gradients;
+  /// With ReplicaCheckOptions::gradients: a reduction has not given all ranks the same, whether or not `differences`
+  /// has room for it.
+  bool reductions_parted = false;
   /// The rank that is with the majority most often, the lowest of several: what `resync` copies.
   int healthiest = 0;
   bool resynced = false;
@@ -125,7 +128,8 @@ struct ReplicaCheckOptions {
   /// Hash each bucket of attached DistributedDataParallels before and after its reduction, in every pass that reduces.
   /// What came out is compared as well; what went in is reported. So a report tells a reduction that did not give all
   /// ranks the same from a rank whose own state or arithmetic is at fault. Costs two more readings of the gradients.
-  /// Not for `local_sgd_hook`, whose gradients differ by design. `digest` then depends on the number of ranks.
+  /// Attach before a TrainStep has recorded (InputError after that); the wrapper goes on hashing when the check is
+  /// gone. Not for `local_sgd_hook`, whose gradients differ by design. `digest` then depends on the number of ranks.
   bool gradients = false;
 };
 
