@@ -122,7 +122,10 @@ World world_of(const Case& wanted) {
   if (wanted.device == "cpu") {
     options.device = c10::Device(c10::kCPU);
   }
-  return World::from_environment(options);
+  auto world = World::from_environment(options);
+  TORCH_CHECK(wanted.device == "cpu" || !world.device().is_cpu(),
+              "this build or this machine has no CUDA; give --device cpu");
+  return world;
 }
 
 void to_channels_last(torch::nn::Module& module) {
